@@ -1,0 +1,56 @@
+"""Everything that Atoll raises on purpose.
+
+::
+
+    AtollError
+    ├── UserError            something that was asked for cannot be done as written; the command line says so and exits
+    with 2 │   ├── NetworkError     a network's name, file, key or value │   └── TraceError       a trace file that
+    cannot be read ├── UnknownPeer          a node program named a peer that the world does not have └── Stalled
+    a simulation in which nothing can happen any more
+
+A message names what was wrong, where, and what to do about it.  A broken invariant inside Atoll is an `AssertionError`.
+"""
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = ["AtollError", "NetworkError", "Stalled", "TraceError", "UnknownPeer", "UserError", "nearest"]
+
+
+class AtollError(Exception):
+    """The root of the tree."""
+
+
+class UserError(AtollError):
+    """What was asked for cannot be done as written."""
+
+
+class NetworkError(UserError):
+    """A network's name, file, key or value is wrong."""
+
+
+class TraceError(UserError):
+    """A trace file cannot be read."""
+
+
+class UnknownPeer(AtollError):
+    """A node program named a peer that the world does not have."""
+
+
+class Stalled(AtollError):
+    """A simulation in which nothing can happen any more; the message draws who waits for what."""
+
+
+def nearest(wrong: str, valid: Iterable[str]) -> str:
+    """The tail of an error message: the valid name most like the wrong one, or the list of them.
+
+    >>> nearest("trianlge", ["nine", "triangle"])
+    "did you mean 'triangle'?"
+    >>> nearest("x", ["nine", "triangle"])
+    'valid are: nine, triangle'
+    """
+    names = list(valid)
+    close = difflib.get_close_matches(wrong, names, n=1)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    return "valid are: " + ", ".join(names)

@@ -1,0 +1,231 @@
+"""The trace of a run: typed events, one JSON object a line, written as the run goes and read back by one reader.
+
+The first line says what the file is: ``{"atoll_trace": 1}``.  Every other line is an event: ``kind`` names its class
+below, the other keys are the class's fields; docs/traces.md lists them all.  Times are virtual or real seconds since
+the run began, to the microsecond.  A run that dies leaves a readable trace: at most its last line is torn, and the
+reader leaves that one out.
+
+A new kind of event is a new frozen dataclass that derives from `Event`; nothing else changes.
+"""
+
+import dataclasses
+import json
+import types
+import typing
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar, Self, TextIO
+
+from atoll.errors import TraceError, nearest
+
+__all__ = [
+    "Computed",
+    "Event",
+    "LinkChanged",
+    "ReachChanged",
+    "RunEnded",
+    "RunStarted",
+    "Trace",
+    "Transferred",
+    "read_trace",
+]
+
+VERSION = 1
+_FLUSH_EVERY = 200
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Event:
+    """Something that happened at `at` (seconds since the run began)."""
+
+    kinds: ClassVar[dict[str, type["Event"]]] = {}
+    kind: ClassVar[str] = ""
+    at: float
+
+    def __init_subclass__(cls) -> None:
+        # Name and register every subclass.  (A dataclass with slots is made twice; the second, final class wins.)
+        cls.kind = "".join(f"_{c.lower()}" if c.isupper() else c for c in cls.__name__).lstrip("_")
+        Event.kinds[cls.kind] = cls
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunStarted(Event):
+    """The first event: what runs, where, and from which seed."""
+
+    atoll: str
+    """Version of Atoll."""
+    world: str
+    """`sim`, `emulate` or `live`."""
+    network: str
+    nodes: tuple[str, ...]
+    links: tuple[str, ...]
+    seed: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LinkChanged(Event):
+    """A link went down or came back."""
+
+    link: str
+    up: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReachChanged(Event):
+    """A node noticed that a peer can, or cannot, be reached."""
+
+    node: str
+    peer: str
+    reachable: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Transferred(Event):
+    """A message arrived."""
+
+    sender: str
+    receiver: str
+    channel: str
+    bytes: int
+    """All of it: body, head and frame."""
+    since: float
+    """When it was handed to the transport."""
+    began: float
+    """When its first byte left; until then it waited behind others or for the link."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Computed(Event):
+    """A node finished a piece of computing."""
+
+    node: str
+    since: float
+    steps: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunEnded(Event):
+    """The last event."""
+
+    reason: str
+    """`finished`, `time limit`, `stalled` or `failed: …`."""
+
+
+class Trace:
+    """Writes events to a file; a context manager.  Events come in order of time."""
+
+    def __init__(self, path: Path) -> None:
+        self._file: TextIO = path.open("w", encoding="utf-8", newline="\n")
+        self._file.write(json.dumps({"atoll_trace": VERSION}) + "\n")
+        self._file.flush()
+        self._unflushed = 0
+
+    def record(self, event: Event) -> None:
+        self._file.write(_encode(event))
+        self._unflushed += 1
+        if self._unflushed >= _FLUSH_EVERY:
+            self.flush()
+
+    def flush(self) -> None:
+        self._file.flush()
+        self._unflushed = 0
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+@cache
+def _names(kind: str) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(Event.kinds[kind]))
+
+
+def _encode(event: Event) -> str:
+    fields: dict[str, Any] = {"kind": event.kind}
+    for name in _names(event.kind):
+        value = getattr(event, name)
+        fields[name] = round(value, 6) if isinstance(value, float) else value
+    return json.dumps(fields, separators=(",", ":"), ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def read_trace(path: Path) -> Iterator[Event]:
+    """The events of a trace file, in order.  A torn last line is left out; anything else that is wrong is a
+    `TraceError`.
+    """
+    try:
+        with path.open(encoding="utf-8") as lines:
+            _check_header(path, lines.readline())
+            for number, line in enumerate(lines, 2):
+                if not line.endswith("\n"):
+                    return  # the run died while writing it
+                yield _decode(line, f"{path}, line {number}")
+    except OSError as error:
+        raise TraceError(f"trace {path}: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise TraceError(f"trace {path}: not a trace of Atoll (expected UTF-8 text)") from None
+
+
+def _check_header(path: Path, line: str) -> None:
+    try:
+        version = json.loads(line)["atoll_trace"]
+    except (ValueError, KeyError, TypeError):
+        raise TraceError(f'trace {path}: not a trace of Atoll (expected the first line {{"atoll_trace": …}})') from None
+    if version != VERSION:
+        raise TraceError(f"trace {path}: version {version}; this Atoll reads version {VERSION}")
+
+
+def _decode(line: str, where: str) -> Event:
+    try:
+        values = json.loads(line)
+        kind = values.pop("kind")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise TraceError(f"trace {where}: expected a JSON object with a 'kind', not {line.strip()[:60]!r}") from None
+    made = Event.kinds.get(kind)
+    if made is None:
+        raise TraceError(f"trace {where}: there is no event {kind!r}; {nearest(str(kind), Event.kinds)}")
+    readers = _readers(kind)
+    missing = [name for name in readers if name not in values]
+    unknown = [name for name in values if name not in readers]
+    if missing or unknown:
+        wrong = f"has no {missing[0]!r}" if missing else f"has {unknown[0]!r}; {nearest(unknown[0], readers)}"
+        raise TraceError(f"trace {where}: event {kind!r} {wrong}")
+    try:
+        return made(**{name: read(values[name]) for name, read in readers.items()})
+    except (TypeError, ValueError) as error:
+        raise TraceError(f"trace {where}: event {kind!r}: {error}") from None
+
+
+@cache
+def _readers(kind: str) -> dict[str, Callable[[Any], Any]]:
+    hints = typing.get_type_hints(Event.kinds[kind])
+    return {name: _reader(hints[name]) for name in _names(kind)}
+
+
+def _reader(hint: Any) -> Callable[[Any], Any]:
+    """Turns what JSON gives into what a field is declared as, or raises `TypeError`."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is tuple:
+        inner = _reader(arguments[0])
+        return lambda value: tuple(inner(each) for each in value)
+    if origin is dict:
+        inner = _reader(arguments[1])
+        return lambda value: {key: inner(each) for key, each in value.items()}
+    if origin is types.UnionType:
+        inner = _reader(next(each for each in arguments if each is not types.NoneType))
+        return lambda value: None if value is None else inner(value)
+
+    def read(value: Any) -> Any:
+        if hint is float and type(value) is int:
+            return float(value)
+        if type(value) is not hint:
+            raise TypeError(f"expected {hint.__name__}, found {value!r}")
+        return value
+
+    return read

@@ -1,0 +1,127 @@
+"""World and Peer: a node's only door to time, randomness, computing and other nodes.
+
+A node is asyncio code that is given a `World` and uses nothing else of the outside.  It cannot tell whether time is
+virtual and links are modelled (`atoll.world.sim`) or both are real.
+
+What holds in every world:
+
+* Messages from one node to another on one lane arrive in the order in which they were sent, each whole, each once, or
+  not yet.
+* A lost link is weather: a send waits until it can go on, however long that takes.  Bound it with `asyncio.timeout`.  A
+  send that is cancelled is taken back, unless all of it has left.
+* There are two lanes.  What is sent as control never waits behind bulk.
+"""
+
+import abc
+import enum
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from atoll.trace import Event
+
+__all__ = ["FRAME_BYTES", "Buffer", "Lane", "Message", "Peer", "World", "frame_bytes"]
+
+T = TypeVar("T")
+Buffer = bytes | bytearray | memoryview
+
+FRAME_BYTES = 32
+"""What a message costs beside its channel's name, head and body: length, checksum, version, ids."""
+
+
+class Lane(enum.Enum):
+    """How a message travels: small and urgent, or large."""
+
+    CONTROL = "control"
+    BULK = "bulk"
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What arrives: a small head that says what it is, and a body."""
+
+    sender: str
+    channel: str
+    head: bytes
+    body: bytes | memoryview
+
+    def __repr__(self) -> str:
+        return f"Message({self.sender} → {self.channel!r}, head {len(self.head)} B, body {len(self.body)} B)"
+
+
+def frame_bytes(channel: str, head: bytes, body: Buffer) -> int:
+    """All bytes of a message: what is handed to the transport."""
+    return FRAME_BYTES + len(channel.encode()) + len(head) + memoryview(body).nbytes
+
+
+class Peer(abc.ABC):
+    """Another node, as seen from this one."""
+
+    __slots__ = ()
+
+    @property
+    @abc.abstractmethod
+    def name(self) -> str: ...
+
+    @property
+    @abc.abstractmethod
+    def reachable(self) -> bool:
+        """Whether messages get through, as far as this node has noticed."""
+
+    @abc.abstractmethod
+    async def wait_until(self, *, reachable: bool) -> None:
+        """Returns when this node has noticed that the peer can be reached, or that it cannot."""
+
+    @abc.abstractmethod
+    async def send(self, channel: str, head: bytes = b"", body: Buffer = b"", *, lane: Lane = Lane.BULK) -> None:
+        """Sends a message and returns when all of it has left this node; the buffers may then be used again."""
+
+    @abc.abstractmethod
+    async def receive(self, channel: str) -> Message:
+        """The next message of this peer on a channel."""
+
+
+class World(abc.ABC):
+    """What one node has of the outside."""
+
+    __slots__ = ()
+
+    @property
+    @abc.abstractmethod
+    def name(self) -> str:
+        """This node's name."""
+
+    @property
+    @abc.abstractmethod
+    def now(self) -> float:
+        """Seconds since the run began."""
+
+    @property
+    @abc.abstractmethod
+    def random(self) -> random.Random:
+        """This node's own random stream."""
+
+    @property
+    @abc.abstractmethod
+    def peer_names(self) -> Sequence[str]:
+        """Every other node, in a fixed order."""
+
+    @abc.abstractmethod
+    def peer(self, name: str) -> Peer:
+        """Another node; an `UnknownPeer` error if there is none of that name."""
+
+    @abc.abstractmethod
+    async def sleep(self, seconds: float) -> None: ...
+
+    @abc.abstractmethod
+    async def compute(self, work: Callable[[], T], *, steps: float = 1.0) -> T:
+        """Does `work`, which is worth this many training steps of time.  A node computes one thing at a time."""
+
+    @abc.abstractmethod
+    async def receive(self, channel: str) -> Message:
+        """The next message on a channel, whoever sent it."""
+
+    @abc.abstractmethod
+    def record(self, event: Event) -> None:
+        """Adds an event to the run's trace."""

@@ -1,0 +1,102 @@
+"""A connection: what one node sends another on one lane, message after message, like a TCP connection.
+
+It is a record of where things stand; `atoll.world.links` says what happens to it.
+"""
+
+import math
+from asyncio import Future, TimerHandle
+from collections import deque
+from collections.abc import Callable
+
+from atoll.world.fair import Flow
+from atoll.world.physics import INITIAL_WINDOW_BYTES
+from atoll.world.wires import Path
+
+__all__ = ["Connection", "Transfer"]
+
+
+class Transfer:
+    """One message on its way."""
+
+    __slots__ = ("arrival", "began_s", "bytes", "deliver", "left", "offered_s", "sent", "wire_bytes")
+
+    def __init__(
+        self, size: int, wire_bytes: float, sent: "Future[None]", deliver: Callable[["Transfer"], None], now: float
+    ) -> None:
+        self.bytes = size
+        self.wire_bytes = wire_bytes
+        self.left = wire_bytes
+        self.sent = sent
+        self.deliver = deliver
+        self.offered_s = now
+        self.began_s = math.nan
+        self.arrival: TimerHandle | None = None
+
+
+class Connection(Flow):
+    """What one node sends another on one lane."""
+
+    __slots__ = (
+        "finish_s",
+        "flying",
+        "idle_since_s",
+        "last_arrival_s",
+        "marks",
+        "path",
+        "queue",
+        "quota",
+        "receiver",
+        "round_s",
+        "round_trip_s",
+        "segment",
+        "sender",
+        "sent_bytes",
+        "since_s",
+        "state",
+        "timer",
+        "wake_s",
+        "window",
+    )
+
+    def __init__(self, sender: str, receiver: str) -> None:
+        super().__init__()
+        self.sender = sender
+        self.receiver = receiver
+        self.state = "idle"
+        self.queue: deque[Transfer] = deque()  # not all of it has left; the first one is being sent
+        self.flying: deque[Transfer] = deque()  # all of it has left, and has not arrived
+        self.path: Path | None = None
+        self.timer: TimerHandle | None = None
+        self.last_arrival_s = 0.0
+        # The piece being sent: as much of the first message as the window allows.
+        self.segment = 0.0
+        self.since_s = 0.0  # when the present rate began
+        self.finish_s = math.inf
+        self.wake_s = math.inf  # the time of the entry in the heap of finishes that counts
+        # The window: bytes it allows a round trip, what is left of it, and when it was opened.
+        self.window: float = INITIAL_WINDOW_BYTES
+        self.quota = math.inf
+        self.round_s = -math.inf
+        self.round_trip_s = 0.0
+        self.idle_since_s = 0.0
+        # How much was sent in all, and what that was at times within the last latency.
+        self.sent_bytes = 0.0
+        self.marks: deque[tuple[float, float]] = deque()
+
+    def mark(self, now: float) -> None:
+        self.marks.append((now, self.sent_bytes))
+        if len(self.marks) > 8 and self.path:
+            horizon = now - self.path.latency_s(now)
+            while len(self.marks) > 2 and self.marks[1][0] < horizon:
+                self.marks.popleft()
+
+    def sent_by(self, time: float) -> float:
+        """How much had been sent by a time not longer ago than one latency."""
+        last_time, last_sent = -math.inf, self.sent_bytes if not self.marks else self.marks[0][1]
+        for mark_time, sent in self.marks:
+            if mark_time > time:
+                if last_time == -math.inf:
+                    return last_sent
+                return last_sent + (sent - last_sent) * (time - last_time) / (mark_time - last_time)
+            last_time, last_sent = mark_time, sent
+        return last_sent

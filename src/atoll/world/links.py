@@ -1,0 +1,512 @@
+"""Simulated links: messages as flows through pipes, followed exactly from change to change.
+
+A *connection* carries what one node sends another on one lane, message after message, like a TCP connection.  While it
+sends it is a flow of `atoll.world.fair` and its rate is constant between two changes anywhere near it; so the instant
+at which a message's last byte leaves is known, and is computed anew only when the rate changes.  The message arrives
+one latency later.
+
+The life of a connection::
+
+    idle ──offer──▶ sending ◀──a round trip after the window opened── paused (slow start: the window is used up)
+      ▲                │ │
+      └─nothing left───┘ └──a link of the path fails──▶ stranded ──a path works again, plus a round trip──▶ sending
+
+When a path fails, the bytes that were under way (those sent within the last latency) are lost and sent again.  They may
+belong to messages that had left already.
+
+All that changes at one instant is gathered, and the rates are worked out once, at the instant's end.
+"""
+
+import heapq
+import itertools
+import math
+from asyncio import TimerHandle
+from collections.abc import Callable, Iterator
+
+from atoll.network import Link, Network
+from atoll.trace import Event, LinkChanged
+from atoll.world.connection import Connection, Transfer
+from atoll.world.fair import Pipe, rebalance
+from atoll.world.loop import VirtualLoop
+from atoll.world.physics import INITIAL_WINDOW_BYTES, SEGMENT_BYTES, Physics, idle_window, loss_limit
+from atoll.world.routes import Routes
+from atoll.world.wires import LinkEnd, LinkState, Path
+
+__all__ = ["Links"]
+
+
+class Links:
+    """All links of a simulated network, and all that travels on them."""
+
+    def __init__(
+        self, network: Network, loop: VirtualLoop, *, seed: int, physics: Physics, record: Callable[[Event], None]
+    ) -> None:
+        self._loop = loop
+        self._physics = physics
+        self._record = record
+        self._states = {link.name: LinkState(link, seed, network.run_s) for link in network.links}
+        self._up = {
+            node.name: Pipe(f"{node.name} up", node.up_bps / 8) for node in network.nodes if node.up_bps < math.inf
+        }
+        self._down = {
+            node.name: Pipe(f"{node.name} down", node.down_bps / 8)
+            for node in network.nodes
+            if node.down_bps < math.inf
+        }
+        self.routes = Routes(
+            network,
+            lambda link: self._states[link.name].up,
+            lambda link, forward: self._end(link, forward).latency_s(loop.time()),
+        )
+        self._paths: dict[tuple[str, str], Path] = {}
+        self._busy: dict[Connection, None] = {}  # everything that is not idle, or has messages in the air
+        self._stranded: dict[Connection, None] = {}
+        self._finishes: list[tuple[float, int, Connection]] = []
+        self._order = itertools.count()
+        self._alarm: TimerHandle | None = None
+        self._alarm_s = math.inf
+        self._changed: dict[Pipe, None] = {}
+        self._joined: dict[Connection, None] = {}
+        self._settling = False
+        self._watched: set[LinkEnd] = set()
+        self.on_change: list[Callable[[], None]] = []
+        """Called when a link has gone down or come back."""
+        for state in self._states.values():
+            if state.next_change:
+                loop.call_at_background(state.next_change[0], self._turn, state)
+
+    # What nodes do ---
+
+    def offer(self, connection: Connection, transfer: Transfer) -> None:
+        """Gives a message to a connection."""
+        connection.queue.append(transfer)
+        if connection.state == "idle":
+            self._busy[connection] = None
+            self._begin(connection)
+
+    def take_back(self, connection: Connection, transfer: Transfer) -> None:
+        """Removes a message that has not left, whatever has become of it."""
+        if transfer not in connection.queue:
+            return
+        first = connection.queue[0] is transfer
+        connection.queue.remove(transfer)
+        if first and connection.state == "sending":
+            self._progress(connection)
+            self._next(connection)
+        elif first and connection.state == "paused" and not connection.queue:
+            self._rest(connection)
+        elif not connection.queue and connection.state == "stranded":
+            self._stranded.pop(connection, None)
+            self._rest(connection)
+
+    def round_trip_s(self, sender: str, receiver: str) -> float | None:
+        """The round trip of the path between two nodes now, if there is one."""
+        path = self._path(sender, receiver)
+        return path.round_trip_s(self._loop.time()) if path else None
+
+    # What the simulation asks ---
+
+    @property
+    def stranded(self) -> list[Connection]:
+        """Connections that have something to send and no way."""
+        return list(self._stranded)
+
+    @property
+    def busy(self) -> list[Connection]:
+        return list(self._busy)
+
+    def pipes(self) -> Iterator[Pipe]:
+        """Everything with a capacity."""
+        yield from (end for state in self._states.values() for end in (state.there, state.back))
+        yield from self._up.values()
+        yield from self._down.values()
+
+    def waits_for_weather(self) -> bool:
+        """Whether something that is held up may yet go on by itself."""
+        return any(self.may_change(each.sender, each.receiver) for each in self._stranded) or any(
+            each.state == "sending"
+            and each.finish_s == math.inf
+            and each.path
+            and any(end.next_change_s for end in each.path.changing)
+            for each in self._busy
+        )
+
+    def may_change(self, sender: str, receiver: str) -> bool:
+        """Whether a way from one node to another may yet open or close."""
+        own = self.routes.own_link(sender, receiver)
+        states = [self._states[own.name]] if own else self._states.values()
+        return any(state.next_change for state in states)
+
+    # The course of a connection ---
+
+    def _begin(self, connection: Connection) -> None:
+        """The first message of the queue is to be sent, from a connection that is not sending."""
+        connection.path = path = self._path(connection.sender, connection.receiver)
+        if path is None:
+            self._strand(connection)
+            return
+        now = self._loop.time()
+        connection.pipes = path.pipes
+        for end in path.changing:
+            if end not in self._watched:
+                end.advance(now)
+        connection.round_trip_s = round_trip_s = path.round_trip_s(now)
+        if self._physics.slow_start and path.pipes and round_trip_s > 0:
+            idle_s = now - connection.idle_since_s
+            connection.window = idle_window(connection.window, idle_s, round_trip_s)
+            if now < connection.round_s + round_trip_s:  # still in the round trip that the window was opened for
+                if connection.quota <= 0:
+                    self._pause(connection)
+                    return
+            else:
+                self._open_window(connection, now)
+        else:
+            connection.quota = math.inf
+        self._send(connection)
+
+    def _cap(self, connection: Connection) -> float:
+        """What loss leaves of the rate for the first message: no limit on one that fits the initial window."""
+        path = connection.path
+        if not self._physics.loss or not path or not path.loss or _is_short(connection.queue[0]):
+            return math.inf
+        return loss_limit(path.loss, connection.round_trip_s) * self._physics.wire_bytes(1)
+
+    def _open_window(self, connection: Connection, now: float) -> None:
+        if connection.quota <= 0:
+            connection.window *= 2
+        connection.round_s = now
+        connection.quota = connection.window
+        full = max((pipe.capacity for pipe in connection.pipes), default=0.0) * connection.round_trip_s
+        if connection.window > 2 * full:  # no rate on this path can use it up in a round trip
+            connection.quota = math.inf
+
+    def _send(self, connection: Connection) -> None:
+        """Joins the flows, with the next piece to send."""
+        now = self._loop.time()
+        transfer = connection.queue[0]
+        if math.isnan(transfer.began_s):
+            transfer.began_s = now
+        connection.segment = min(transfer.left, connection.quota)
+        connection.cap = self._cap(connection)
+        connection.since_s = now
+        connection.state = "sending"
+        connection.mark(now)
+        if connection.pipes:
+            connection.rate = 0.0
+            connection.finish_s = math.inf
+            connection.join()
+            for end in connection.path.changing if connection.path else ():
+                self._watch(end)
+            self._joined[connection] = None
+            self._settle_later()
+        elif connection.cap < math.inf:
+            connection.rate = connection.cap
+            self._schedule(connection, now + connection.segment / connection.cap)
+        else:
+            self._send_at_once(connection, now)
+
+    def _send_at_once(self, connection: Connection, now: float) -> None:
+        """Nothing limits the rate: what is queued leaves now."""
+        while connection.queue and self._cap(connection) == math.inf:
+            transfer = connection.queue.popleft()
+            if math.isnan(transfer.began_s):
+                transfer.began_s = now
+            connection.sent_bytes += transfer.left
+            transfer.left = 0.0
+            self._depart(connection, transfer, now)
+        connection.mark(now)
+        if connection.queue:
+            self._send(connection)
+        else:
+            self._rest(connection)
+
+    def _piece_sent(self, connection: Connection) -> None:
+        """The piece's last byte has left."""
+        now = self._loop.time()
+        transfer = connection.queue[0]
+        transfer.left -= connection.segment
+        connection.quota -= connection.segment
+        connection.sent_bytes += connection.segment
+        connection.segment = 0.0
+        connection.since_s = now
+        connection.mark(now)
+        if transfer.left <= 1e-6:
+            connection.queue.popleft()
+            self._depart(connection, transfer, now)
+        self._next(connection)
+
+    def _next(self, connection: Connection) -> None:
+        """Goes on after a piece: with the next one, with a pause, or with a rest."""
+        now = self._loop.time()
+        if not connection.queue:
+            self._withdraw(connection)
+            self._rest(connection)
+        elif connection.path and connection.path.version != self.routes.version:
+            self._withdraw(connection)
+            self._begin(connection)
+        elif connection.quota <= 0 and now < connection.round_s + connection.round_trip_s * (1 - 1e-9):
+            self._withdraw(connection)
+            self._pause(connection)
+        else:
+            if connection.quota <= 0:
+                self._open_window(connection, now)
+            if not connection.pipes:
+                self._send(connection)
+                return
+            transfer = connection.queue[0]  # in the place it has among the flows, at the rate it has
+            if math.isnan(transfer.began_s):
+                transfer.began_s = now
+            connection.segment = min(transfer.left, connection.quota)
+            connection.since_s = now
+            cap = self._cap(connection)
+            if cap != connection.cap:
+                connection.cap = cap
+                self._joined[connection] = None
+                self._settle_later()
+            rate = connection.rate
+            self._schedule(connection, now + connection.segment / rate if rate > 0 else math.inf)
+
+    def _withdraw(self, connection: Connection) -> None:
+        """Leaves the flows."""
+        if connection.pipes and connection in connection.pipes[0].flows:
+            connection.leave()
+            self._joined.pop(connection, None)
+            for pipe in connection.pipes:
+                self._changed[pipe] = None
+            self._settle_later()
+        connection.finish_s = connection.wake_s = math.inf
+        connection.idle_since_s = self._loop.time()
+
+    def _rest(self, connection: Connection) -> None:
+        if connection.timer:
+            connection.timer.cancel()
+            connection.timer = None
+        connection.state = "idle"
+        connection.idle_since_s = self._loop.time()
+        if not connection.flying:
+            self._busy.pop(connection, None)
+
+    def _pause(self, connection: Connection) -> None:
+        connection.state = "paused"
+        connection.timer = self._loop.call_at(connection.round_s + connection.round_trip_s, self._resume, connection)
+
+    def _resume(self, connection: Connection) -> None:
+        """After a pause, or a round trip after a path works again."""
+        connection.timer = None
+        self._stranded.pop(connection, None)
+        connection.idle_since_s = self._loop.time()
+        self._begin(connection)
+
+    def _depart(self, connection: Connection, transfer: Transfer, now: float) -> None:
+        path = connection.path
+        assert path is not None
+        latency = 0.0
+        for end in path.ends:
+            latency += end.draw_latency_s(now, jitter=self._physics.jitter)
+        if path.loss and self._physics.loss and _is_short(transfer):
+            packets = math.ceil(transfer.wire_bytes / SEGMENT_BYTES)
+            if any([end.way.loss and end.is_lost(packets) for end in path.ends]):  # noqa: C419 - every stream draws
+                latency += connection.round_trip_s
+        arrival_s = max(now + latency, connection.last_arrival_s)
+        connection.last_arrival_s = arrival_s
+        connection.flying.append(transfer)
+        transfer.arrival = self._loop.call_at(arrival_s, self._arrive, connection, transfer)
+        if not transfer.sent.done():
+            transfer.sent.set_result(None)
+
+    def _arrive(self, connection: Connection, transfer: Transfer) -> None:
+        first = connection.flying.popleft()
+        assert first is transfer, "messages of a connection arrive in order"
+        if not connection.flying and connection.state == "idle":
+            self._busy.pop(connection, None)
+        transfer.deliver(transfer)
+
+    # Rates ---
+
+    def _settle_later(self) -> None:
+        if not self._settling:
+            self._settling = True
+            self._loop.at_instants_end(self._settle)
+
+    def _settle(self) -> None:
+        """Works out the rates after all that has changed at this instant."""
+        self._settling = False
+        changed, joined = self._changed, self._joined
+        self._changed, self._joined = {}, {}
+        now = self._loop.time()
+        for connection, old_rate in rebalance(changed, joined).items():
+            rate = connection.rate
+            if rate != old_rate or connection.finish_s == math.inf:
+                self._progress(connection, old_rate)
+                connection.mark(now)
+                self._schedule(connection, now + connection.segment / rate if rate > 0 else math.inf)
+
+    def _progress(self, connection: Connection, rate: float | None = None) -> None:
+        """Takes note of what was sent at a rate (the present one unless given) since it began."""
+        now = self._loop.time()
+        sent = min((connection.rate if rate is None else rate) * (now - connection.since_s), connection.segment)
+        connection.since_s = now
+        if sent > 0:
+            connection.segment -= sent
+            connection.quota -= sent
+            connection.sent_bytes += sent
+            if connection.queue:
+                connection.queue[0].left -= sent
+
+    def _schedule(self, connection: Connection, finish_s: float) -> None:
+        """Notes when the present piece will have left.  An entry that is too early is looked at again then; one too
+        late is replaced.
+        """
+        connection.finish_s = finish_s
+        if finish_s < connection.wake_s:
+            connection.wake_s = finish_s
+            heapq.heappush(self._finishes, (finish_s, next(self._order), connection))
+            if finish_s < self._alarm_s:
+                self._set_alarm(finish_s)
+
+    def _set_alarm(self, time: float) -> None:
+        if self._alarm:
+            self._alarm.cancel()
+        self._alarm_s = time
+        self._alarm = self._loop.call_at(time, self._ring)
+
+    def _ring(self) -> None:
+        """Some piece may have left."""
+        now = self._loop.time()
+        finishes = self._finishes
+        self._alarm, self._alarm_s = None, math.inf
+        while finishes and finishes[0][0] <= now:
+            time, _, connection = heapq.heappop(finishes)
+            if time != connection.wake_s:
+                continue  # replaced by an earlier one, or given up
+            connection.wake_s = math.inf
+            if connection.finish_s <= now:
+                connection.finish_s = math.inf
+                self._piece_sent(connection)
+            elif connection.finish_s < math.inf:
+                self._schedule(connection, connection.finish_s)
+        while finishes and finishes[0][0] != finishes[0][2].wake_s:
+            heapq.heappop(finishes)
+        if finishes and finishes[0][0] < self._alarm_s:
+            self._set_alarm(finishes[0][0])
+
+    def _watch(self, end: LinkEnd) -> None:
+        """Lets the rate of a link end follow its weather for as long as something flows there."""
+        if end not in self._watched:
+            self._watched.add(end)
+            self._follow(end)
+
+    def _follow(self, end: LinkEnd) -> None:
+        next_change_s = end.next_change_s
+        if end.flows and next_change_s is not None:
+            self._loop.call_at_background(next_change_s, self._change_rate, end)
+        else:
+            self._watched.discard(end)
+
+    def _change_rate(self, end: LinkEnd) -> None:
+        end.advance(self._loop.time())
+        self._changed[end] = None
+        self._settle_later()
+        self._follow(end)
+
+    # Weather ---
+
+    def _end(self, link: Link, forward: bool) -> LinkEnd:  # noqa: FBT001 - the shape of a step
+        state = self._states[link.name]
+        return state.there if forward else state.back
+
+    def _path(self, sender: str, receiver: str) -> Path | None:
+        key = sender, receiver
+        path = self._paths.get(key)
+        if path is None or path.version != self.routes.version:
+            steps = self.routes.find(sender, receiver)
+            if steps is None:
+                return None
+            ends = tuple(self._end(*step) for step in steps)
+            reverse = tuple(self._end(link, not forward) for link, forward in steps)
+            access = [self._up.get(sender), self._down.get(receiver)]
+            path = Path(ends, reverse, tuple(pipe for pipe in access if pipe), self.routes.version)
+            self._paths[key] = path
+        return path
+
+    def _turn(self, state: LinkState) -> None:
+        """A link goes down or comes back, and the next such change is set."""
+        assert state.next_change is not None
+        up = state.next_change[1]
+        state.next_change = next(state.schedule, None)
+        if state.next_change:
+            self._loop.call_at_background(state.next_change[0], self._turn, state)
+        self.set_up(state.link.name, up=up)
+
+    def set_up(self, link_name: str, *, up: bool) -> None:
+        """Takes a link down or brings it back."""
+        state = self._states[link_name]
+        if state.up == up:
+            return
+        state.up = up
+        self.routes.forget()
+        self._record(LinkChanged(at=self._loop.time(), link=link_name, up=up))
+        if up:
+            for connection in list(self._stranded):
+                self._find_way(connection)
+        else:
+            gone = {state.there, state.back}
+            for connection in [each for each in self._busy if each.path and not gone.isdisjoint(each.path.ends)]:
+                self._cut(connection)
+        for callback in self.on_change:
+            callback()
+
+    def _cut(self, connection: Connection) -> None:
+        """The path has failed: what was under way is lost."""
+        now = self._loop.time()
+        if connection.state == "sending":
+            self._progress(connection)
+            connection.mark(now)
+        assert connection.path is not None
+        lost = connection.sent_bytes - connection.sent_by(now - connection.path.latency_s(now))
+        self._withdraw(connection)
+        if connection.timer:
+            connection.timer.cancel()
+            connection.timer = None
+        if connection.queue:
+            lost -= self._unsend(connection.queue[0], lost)
+        while connection.flying and lost > 1e-6:
+            transfer = connection.flying.pop()
+            assert transfer.arrival is not None
+            transfer.arrival.cancel()
+            lost -= self._unsend(transfer, lost)
+            connection.queue.appendleft(transfer)
+        connection.marks.clear()
+        if connection.queue:
+            self._strand(connection)
+        elif connection.state != "idle":
+            self._rest(connection)
+
+    @staticmethod
+    def _unsend(transfer: Transfer, lost: float) -> float:
+        """Takes back up to `lost` bytes of a message and returns how many it were."""
+        taken = min(lost, transfer.wire_bytes - transfer.left)
+        transfer.left += taken
+        return taken
+
+    def _strand(self, connection: Connection) -> None:
+        connection.state = "stranded"
+        connection.path = None
+        connection.window = INITIAL_WINDOW_BYTES
+        connection.quota = math.inf
+        connection.round_s = -math.inf
+        self._stranded[connection] = None
+        self._find_way(connection)
+
+    def _find_way(self, connection: Connection) -> None:
+        """Sends again a round trip from now, if there is a path."""
+        if connection.timer is None:
+            path = self._path(connection.sender, connection.receiver)
+            if path:
+                now = self._loop.time()
+                connection.path = path  # so that its failing before then is noticed
+                connection.timer = self._loop.call_at(now + path.round_trip_s(now), self._resume, connection)
+
+
+def _is_short(transfer: Transfer) -> bool:
+    return transfer.wire_bytes <= INITIAL_WINDOW_BYTES

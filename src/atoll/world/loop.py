@@ -1,0 +1,126 @@
+"""Virtual time, inside the event loop.
+
+`VirtualLoop` is an asyncio event loop whose clock jumps to the next timer instead of waiting for it.  `asyncio.sleep`,
+`timeout`, `TaskGroup`, locks and queues work on it unchanged.  It differs from the ordinary loop in three ways that a
+simulation needs:
+
+* Timers are ordered totally, by time and then by the order in which they were set, so that one seed gives one run.
+* `at_instants_end` runs a callback when nothing else is left to do at this instant: what many causes change at one
+  instant is worked out once.
+* Background timers (`call_at_background`: the weather) do not keep a run alive.  When nothing else is left,
+  `is_anyone_waiting` is asked whether background events still matter; if not, `on_stall` is called, because nothing can
+  happen any more.
+
+It has no sockets, no threads, no signals and no subprocesses.
+"""
+
+import asyncio
+import heapq
+import itertools
+from asyncio import events
+from collections import deque
+from collections.abc import Callable
+from contextvars import Context
+from typing import Any, TypeVarTuple
+
+__all__ = ["VirtualLoop"]
+
+Ts = TypeVarTuple("Ts")
+
+
+class VirtualLoop(asyncio.BaseEventLoop):
+    """An event loop on virtual time, starting at 0."""
+
+    _ready: deque[events.Handle]
+    _stopping: bool
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._now = 0.0
+        self._timers: list[tuple[float, int, events.TimerHandle, bool]] = []
+        self._order = itertools.count()
+        self._foreground = 0
+        self._instants_end: list[Callable[[], None]] = []
+        self.is_anyone_waiting: Callable[[], bool] = lambda: False
+        self.on_stall: Callable[[], None] = _raise_stall
+
+    def time(self) -> float:
+        return self._now
+
+    def call_later(
+        self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> events.TimerHandle:
+        return self.call_at(self._now + delay, callback, *args, context=context)
+
+    def call_at(
+        self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> events.TimerHandle:
+        timer = events.TimerHandle(when, callback, args, self, context)
+        heapq.heappush(self._timers, (when, next(self._order), timer, True))
+        self._foreground += 1
+        timer._scheduled = True  # type: ignore[attr-defined]  # noqa: SLF001 - a loop's own part of the handle
+        return timer
+
+    def call_at_background(self, when: float, callback: Callable[[*Ts], object], *args: *Ts) -> events.TimerHandle:
+        """Like `call_at`, for what happens anyway but keeps nobody busy."""
+        timer = events.TimerHandle(when, callback, args, self, None)
+        heapq.heappush(self._timers, (when, next(self._order), timer, False))
+        return timer
+
+    def at_instants_end(self, callback: Callable[[], None]) -> None:
+        """Calls `callback` once, when nothing else is left to do at the present instant."""
+        self._instants_end.append(callback)
+
+    def _timer_handle_cancelled(self, handle: events.TimerHandle) -> None:
+        if handle._scheduled:  # type: ignore[attr-defined]  # noqa: SLF001
+            handle._scheduled = False  # type: ignore[attr-defined]  # noqa: SLF001
+            self._foreground -= 1
+
+    def _run_once(self) -> None:
+        ready = self._ready
+        if not ready:
+            if self._instants_end:
+                callbacks, self._instants_end = self._instants_end, []
+                for callback in callbacks:
+                    callback()
+                return
+            if self._stopping:
+                return
+            if self._foreground == 0 and not (self._timers and self.is_anyone_waiting()):
+                self.on_stall()
+                return
+            self._advance()
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle._cancelled:  # noqa: SLF001
+                handle._run()  # noqa: SLF001
+
+    def _advance(self) -> None:
+        """Goes to the next timer's time and makes all timers of that time ready, in order."""
+        timers, ready = self._timers, self._ready
+        while timers:
+            when = timers[0][0]
+            while timers and timers[0][0] == when:
+                _, _, timer, foreground = heapq.heappop(timers)
+                if timer._cancelled:  # noqa: SLF001
+                    continue
+                if foreground:
+                    timer._scheduled = False  # type: ignore[attr-defined]  # noqa: SLF001
+                    self._foreground -= 1
+                ready.append(timer)
+            if ready:
+                self._now = max(self._now, when)  # a timer set for the past runs now
+                return
+
+    def _write_to_self(self) -> None:
+        """There is no selector to wake."""
+
+    def __del__(self) -> None:
+        """It holds nothing of the operating system's, so one that was never run needs no closing."""
+
+    def _process_events(self, event_list: list[Any]) -> None:
+        """There are no sockets to hear from."""
+
+
+def _raise_stall() -> None:
+    raise RuntimeError("nothing can happen any more")

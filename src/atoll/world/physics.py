@@ -1,0 +1,79 @@
+"""What TCP makes of a link: the models that simulated transfers follow, each with its source and a switch.
+
+* **Headers.** A packet of 1,500 bytes carries 1,448 of payload (IPv4, TCP with timestamps).
+* **Slow start** (RFC 5681, RFC 6928, RFC 2861).  A connection may have a window of bytes under way.  It starts with 10
+  segments; a window that was used up doubles a round trip after it was opened; one that lasts for a round trip is no
+  limit any more.  A window is sent at the rate the network gives, then the connection waits for its acknowledgements.
+  A connection that idles halves its window for every retransmission time-out, down to the initial one.
+* **Loss** (RFC 9438, section 5): a long transfer over a path with loss p and round trip R has on average a window of
+  1.054·(R/p)^¾ segments (CUBIC, C = 0.4), or √(3/2p) where that is more (the Reno-friendly region; Mathis et al.,
+  1997), so its rate is at most that window a round trip.  A message that fits the initial window is too short for an
+  average: with the probability that one of its packets is lost it arrives one round trip later.
+* **Outages.** What was under way is lost and sent again; sending goes on one round trip after a working path exists, as
+  a transport that dials again at once does.
+* **Noticing.** A peer is taken for unreachable when nothing was heard of it for a second, or four round trips if that
+  is more, and for reachable one round trip after a path works again.
+"""
+
+import math
+from dataclasses import dataclass
+
+__all__ = [
+    "IDEAL",
+    "INITIAL_WINDOW_BYTES",
+    "SEGMENT_BYTES",
+    "Physics",
+    "idle_window",
+    "loss_limit",
+    "retransmission_timeout_s",
+]
+
+SEGMENT_BYTES = 1448
+PACKET_BYTES = 1500
+INITIAL_WINDOW_BYTES = 10 * SEGMENT_BYTES
+MINIMUM_TIMEOUT_S = 0.2
+SUSPECT_S = 1.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Physics:
+    """Which of the models are in force."""
+
+    headers: bool = True
+    slow_start: bool = True
+    loss: bool = True
+    jitter: bool = True
+
+    def wire_bytes(self, payload_bytes: int) -> float:
+        """What a payload is on the wire."""
+        return payload_bytes * (PACKET_BYTES / SEGMENT_BYTES) if self.headers else float(payload_bytes)
+
+
+IDEAL = Physics(headers=False, slow_start=False, loss=False, jitter=False)
+"""Latency, rates and outages alone: what closed-form answers are about."""
+
+
+def loss_limit(loss: float, round_trip_s: float) -> float:
+    """The most bytes a second that a long TCP transfer gets over a path with this packet loss."""
+    if loss <= 0 or round_trip_s <= 0:
+        return math.inf
+    cubic = 1.054 * math.pow(round_trip_s / loss, 0.75)
+    reno = math.sqrt(1.5 / loss)
+    return max(cubic, reno) * SEGMENT_BYTES / round_trip_s
+
+
+def retransmission_timeout_s(round_trip_s: float) -> float:
+    return max(MINIMUM_TIMEOUT_S, 2 * round_trip_s)
+
+
+def idle_window(window_bytes: float, idle_s: float, round_trip_s: float) -> float:
+    """What is left of a window after idling: half for every retransmission time-out, and never less than the initial
+    one.
+    """
+    halvings = int(min(idle_s / retransmission_timeout_s(round_trip_s), 64.0))
+    return max(INITIAL_WINDOW_BYTES, math.ldexp(window_bytes, -halvings))
+
+
+def notice_s(round_trip_s: float) -> float:
+    """How long silence lasts before a peer is taken for unreachable."""
+    return max(SUSPECT_S, 4 * round_trip_s)

@@ -1,0 +1,458 @@
+"""The simulated world: many nodes in one process, on virtual time, over modelled links.
+
+`Simulation` runs one node program on every node of a network until all have returned, and returns what they returned.
+One seed gives one run, to the byte.  A run in which nothing can happen any more raises `Stalled` with a picture of who
+waits for what.
+"""
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any, TypeVar
+
+import networkx as nx
+
+from atoll.errors import Stalled, UnknownPeer, nearest
+from atoll.network import Network, Node
+from atoll.seeds import stream
+from atoll.trace import Computed, Event, ReachChanged, RunEnded, RunStarted, Trace, Transferred
+from atoll.version import VERSION
+from atoll.world.base import Buffer, Lane, Message, Peer, World, frame_bytes
+from atoll.world.connection import Connection, Transfer
+from atoll.world.links import Links
+from atoll.world.loop import VirtualLoop
+from atoll.world.physics import Physics, notice_s
+
+__all__ = ["SimWorld", "Simulation"]
+
+T = TypeVar("T")
+
+
+class Simulation:
+    """A network with nodes on it, ready to run once.
+
+    Args:
+        network: what to simulate.
+        seed: where all randomness comes from.
+        physics: which models of `atoll.world.physics` are in force.
+        trace: where events go; nowhere if there is none.
+    """
+
+    def __init__(
+        self, network: Network, *, seed: int = 0, physics: Physics | None = None, trace: Trace | None = None
+    ) -> None:
+        self.network = network
+        self.seed = seed
+        self.physics = physics or Physics()
+        self._trace = trace
+        self.loop = VirtualLoop()
+        self.links = Links(network, self.loop, seed=seed, physics=self.physics, record=self.record)
+        self.node_names = network.node_names
+        self.worlds = {node.name: SimWorld(self, node) for node in network.nodes}
+        self._reaches: dict[tuple[str, str], _Reach] = {}
+        self._stall: Stalled | None = None
+        self.loop.is_anyone_waiting = self._is_anyone_waiting
+        self.links.on_change.append(self._look_around)
+
+    @property
+    def now(self) -> float:
+        return self.loop.time()
+
+    def record(self, event: Event) -> None:
+        if self._trace:
+            self._trace.record(event)
+
+    def run(
+        self, program: Callable[["SimWorld"], Coroutine[Any, Any, T]], *, limit_s: float | None = None
+    ) -> dict[str, T]:
+        """Runs `program` on every node at once.
+
+        Args:
+            program: an async function of a node's `World`.
+            limit_s: virtual seconds after which nodes that still run are stopped.
+
+        Returns:
+            What each node's program returned, by node; a node that was stopped is not in it.
+
+        Raises:
+            Stalled: nothing can happen any more.
+        """
+        names, network = self.node_names, self.network
+        links = tuple(link.name for link in network.links)
+        self.record(
+            RunStarted(
+                at=0.0, atoll=VERSION, world="sim", network=network.name, nodes=names, links=links, seed=self.seed
+            )
+        )
+        reason = "finished"
+        try:
+            results, finished = self.loop.run_until_complete(self._run_all(program, limit_s))
+            reason = "finished" if finished else "time limit"
+        except BaseException as error:
+            reason = "stalled" if isinstance(error, Stalled) else f"failed: {type(error).__name__}"
+            raise
+        finally:
+            self.record(RunEnded(at=self.now, reason=reason))
+            if self._trace:
+                self._trace.flush()
+            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+            self.loop.close()
+        return results
+
+    async def _run_all(
+        self, program: Callable[["SimWorld"], Coroutine[Any, Any, T]], limit_s: float | None
+    ) -> tuple[dict[str, T], bool]:
+        tasks: dict[str, asyncio.Task[T]] = {}
+
+        def stop_all() -> None:
+            for task in tasks.values():
+                task.cancel()
+
+        def stall() -> None:
+            if self._stall:
+                raise self._stall  # somebody waits on, though cancelled
+            self._stall = Stalled(self._picture())
+            stop_all()
+
+        self.loop.on_stall = stall
+        if limit_s is not None:
+            self.loop.call_at_background(limit_s, stop_all)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for name, world in self.worlds.items():
+                    tasks[name] = group.create_task(program(world), name=name)
+        except* asyncio.CancelledError:
+            pass
+        except* BaseException as failures:  # noqa: BLE001 - the first failure is the one to tell
+            raise _first(failures) from None
+        if self._stall:
+            raise self._stall
+        results = {name: task.result() for name, task in tasks.items() if not task.cancelled()}
+        return results, len(results) == len(tasks)
+
+    # Who can be reached ---
+
+    def reach(self, node: str, peer: str) -> "_Reach":
+        key = node, peer
+        if key not in self._reaches:
+            self._reaches[key] = _Reach(self, node, peer)
+        return self._reaches[key]
+
+    def _look_around(self) -> None:
+        for reach in self._reaches.values():
+            reach.look()
+
+    # When nothing happens ---
+
+    def _is_anyone_waiting(self) -> bool:
+        """Whether weather can still wake somebody."""
+        return self.links.waits_for_weather() or any(
+            reach.waiting and self.links.may_change(reach.node, reach.peer) for reach in self._reaches.values()
+        )
+
+    def _picture(self) -> str:
+        """Who waits for what, drawn."""
+        waits = [(world.name, waiter) for world in self.worlds.values() for waiter in world.waiters()]
+        stuck = [connection for connection in self.links.busy if connection.queue]
+        lines = [
+            f"  {node} ◀── {waiter.sender or 'anyone'}: waits to receive {waiter.channel!r}, in {_place(waiter.task)}"
+            for node, waiter in waits
+        ]
+        for each in stuck:
+            why = "no path works" if each.state == "stranded" else "a link has no rate"
+            size = sum(transfer.bytes for transfer in each.queue)
+            lines.append(f"  {each.sender} ──▶ {each.receiver}: waits to send {size:,} bytes, {why}")
+        lines += [
+            f"  {reach.node} ··· {reach.peer}: waits until it can{'not' if reach.reachable else ''} be reached"
+            for reach in self._reaches.values()
+            if reach.waiting
+        ]
+        known = {waiter.task for _, waiter in waits}
+        others = sorted(asyncio.all_tasks(self.loop) - known, key=asyncio.Task.get_name)
+        lines += [f"  {task.get_name()}: is in {_place(task)}" for task in others if task.get_name() in self.worlds]
+        graph = nx.DiGraph([(node, waiter.sender) for node, waiter in waits if waiter.sender])
+        graph.add_edges_from((each.sender, each.receiver) for each in stuck)
+        if not nx.is_directed_acyclic_graph(graph):
+            circle = [edge[0] for edge in nx.find_cycle(graph)]
+            lines.append("  a circle: " + " → ".join([*circle, circle[0]]))
+        if len(lines) > 40:
+            lines = [*lines[:39], f"  and {len(lines) - 39} more"]
+        return "\n".join([f"nothing can happen any more at {self.now:.6f} s:", *lines])
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _place(task: "asyncio.Task[Any] | None") -> str:
+    """Where a task waits: the innermost function of the program's own."""
+    if task is None:
+        return "an unknown task"
+    frame: FrameType | None = None
+    waiting: Any = task.get_coro()
+    while waiting is not None and hasattr(waiting, "cr_await"):
+        if waiting.cr_frame is not None and not waiting.cr_frame.f_code.co_filename.startswith(_LIBRARY):
+            frame = waiting.cr_frame
+        waiting = waiting.cr_await
+    if frame is None:
+        return f"task {task.get_name()!r}"
+    return (
+        f"{frame.f_code.co_qualname} ({Path(frame.f_code.co_filename).name}:{frame.f_lineno}), task {task.get_name()!r}"
+    )
+
+
+_LIBRARY = (str(Path(__file__).parent), str(Path(asyncio.__file__).parent))
+
+
+class _Reach:
+    """Whether one node has noticed that it can reach another."""
+
+    __slots__ = ("_round_trip_s", "_simulation", "_timer", "_works", "node", "peer", "reachable", "waiting")
+
+    def __init__(self, simulation: Simulation, node: str, peer: str) -> None:
+        self._simulation = simulation
+        self.node = node
+        self.peer = peer
+        round_trip_s = simulation.links.round_trip_s(node, peer)
+        self._round_trip_s = round_trip_s or 0.0
+        self._works = self.reachable = round_trip_s is not None
+        self._timer: asyncio.TimerHandle | None = None
+        self.waiting: list[asyncio.Future[None]] = []
+
+    def look(self) -> None:
+        """A link has changed: in a while the node notices what that means for it."""
+        simulation = self._simulation
+        round_trip_s = simulation.links.round_trip_s(self.node, self.peer)
+        works = round_trip_s is not None
+        self._round_trip_s = round_trip_s or self._round_trip_s
+        if works == self._works:
+            return
+        self._works = works
+        if self._timer:
+            self._timer.cancel()
+            self._timer = None
+        if works != self.reachable:
+            delay_s = self._round_trip_s if works else notice_s(self._round_trip_s)
+            self._timer = simulation.loop.call_later(delay_s, self._notice)
+
+    def _notice(self) -> None:
+        self._timer = None
+        self.reachable = self._works
+        self._simulation.record(
+            ReachChanged(at=self._simulation.now, node=self.node, peer=self.peer, reachable=self.reachable)
+        )
+        waiting, self.waiting = self.waiting, []
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+
+    async def wait_until(self, *, reachable: bool) -> None:
+        while self.reachable != reachable:
+            future = self._simulation.loop.create_future()
+            self.waiting.append(future)
+            try:
+                await future
+            finally:
+                if future in self.waiting:
+                    self.waiting.remove(future)
+
+
+class _Waiter:
+    """A receive that has nothing to return yet."""
+
+    __slots__ = ("channel", "future", "sender", "task")
+
+    def __init__(self, channel: str, sender: str | None, loop: VirtualLoop) -> None:
+        self.channel = channel
+        self.sender = sender
+        self.future: asyncio.Future[Message] = loop.create_future()
+        self.task = asyncio.current_task(loop)
+
+
+class _Mailbox:
+    """What has arrived on one channel and was not received yet, and who waits for more."""
+
+    __slots__ = ("arrived", "waiters")
+
+    def __init__(self) -> None:
+        self.arrived: deque[Message] = deque()
+        self.waiters: deque[_Waiter] = deque()
+
+    def put(self, message: Message) -> None:
+        for waiter in self.waiters:
+            if waiter.sender is None or waiter.sender == message.sender:
+                self.waiters.remove(waiter)
+                waiter.future.set_result(message)
+                return
+        self.arrived.append(message)
+
+    def get(self, sender: str | None) -> Message | None:
+        for message in self.arrived:
+            if sender is None or message.sender == sender:
+                self.arrived.remove(message)
+                return message
+        return None
+
+
+class SimPeer(Peer):
+    """A peer in the simulated world."""
+
+    __slots__ = ("_connections", "_name", "_world")
+
+    def __init__(self, world: "SimWorld", name: str) -> None:
+        self._world = world
+        self._name = name
+        self._connections: dict[Lane, Connection] = {}
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def reachable(self) -> bool:
+        return self._world.simulation.reach(self._world.name, self._name).reachable
+
+    async def wait_until(self, *, reachable: bool) -> None:
+        await self._world.simulation.reach(self._world.name, self._name).wait_until(reachable=reachable)
+
+    async def send(self, channel: str, head: bytes = b"", body: Buffer = b"", *, lane: Lane = Lane.BULK) -> None:
+        world = self._world
+        simulation = world.simulation
+        connection = self._connections.get(lane)
+        if connection is None:
+            connection = self._connections[lane] = Connection(world.name, self._name)
+        size = frame_bytes(channel, head, body)
+        # The sender may use its buffer again as soon as this returns, so what travels is a copy; `bytes` cannot change.
+        content = body if isinstance(body, bytes) else bytes(body)
+        message = Message(world.name, channel, head, content)
+        receiver = simulation.worlds[self._name]
+
+        def deliver(transfer: Transfer) -> None:
+            simulation.record(
+                Transferred(
+                    at=simulation.now,
+                    sender=world.name,
+                    receiver=receiver.name,
+                    channel=channel,
+                    bytes=transfer.bytes,
+                    since=transfer.offered_s,
+                    began=transfer.began_s,
+                )
+            )
+            receiver.deliver(message)
+
+        sent = simulation.loop.create_future()
+        transfer = Transfer(size, simulation.physics.wire_bytes(size), sent, deliver, simulation.now)
+        world.sent_bytes += size
+        simulation.links.offer(connection, transfer)
+        try:
+            await sent
+        except asyncio.CancelledError:
+            simulation.links.take_back(connection, transfer)
+            raise
+
+    async def receive(self, channel: str) -> Message:
+        return await self._world.receive_from(self._name, channel)
+
+
+class SimWorld(World):
+    """One node's view of a simulation."""
+
+    __slots__ = ("_mailboxes", "_node", "_peers", "_processor", "_random", "sent_bytes", "simulation")
+
+    def __init__(self, simulation: Simulation, node: Node) -> None:
+        self.simulation = simulation
+        self._node = node
+        self._mailboxes: dict[str, _Mailbox] = {}
+        self._peers: dict[str, SimPeer] = {}
+        self._processor: asyncio.Lock | None = None
+        self._random: random.Random | None = None
+        self.sent_bytes = 0
+        """Every byte handed to the transport."""
+
+    @property
+    def name(self) -> str:
+        return self._node.name
+
+    @property
+    def now(self) -> float:
+        return self.simulation.loop.time()
+
+    @property
+    def random(self) -> random.Random:
+        if self._random is None:
+            self._random = stream(self.simulation.seed, "node", self.name)
+        return self._random
+
+    @property
+    def peer_names(self) -> Sequence[str]:
+        return [name for name in self.simulation.node_names if name != self.name]
+
+    def peer(self, name: str) -> SimPeer:
+        peer = self._peers.get(name)
+        if peer is None:
+            if name == self.name:
+                raise UnknownPeer(f"{name!r} is this node itself, not one of its peers")
+            if name not in self.simulation.worlds:
+                raise UnknownPeer(f"{self.name} has no peer {name!r}; {nearest(name, self.peer_names)}")
+            peer = self._peers[name] = SimPeer(self, name)
+        return peer
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    async def compute(self, work: Callable[[], T], *, steps: float = 1.0) -> T:
+        if self._processor is None:
+            self._processor = asyncio.Lock()
+        async with self._processor:
+            since = self.now
+            result = work()
+            await asyncio.sleep(steps * self._node.step_s)
+            self.record(Computed(at=self.now, node=self.name, since=since, steps=steps))
+            return result
+
+    async def receive(self, channel: str) -> Message:
+        return await self.receive_from(None, channel)
+
+    async def receive_from(self, sender: str | None, channel: str) -> Message:
+        mailbox = self._mailboxes.get(channel)
+        if mailbox is None:
+            mailbox = self._mailboxes[channel] = _Mailbox()
+        message = mailbox.get(sender)
+        if message is None:
+            waiter = _Waiter(channel, sender, self.simulation.loop)
+            mailbox.waiters.append(waiter)
+            try:
+                message = await waiter.future
+            except asyncio.CancelledError:
+                if waiter in mailbox.waiters:
+                    mailbox.waiters.remove(waiter)
+                elif waiter.future.done() and not waiter.future.cancelled():
+                    mailbox.arrived.appendleft(waiter.future.result())  # it came, but nobody took it
+                self._tidy(channel, mailbox)
+                raise
+        self._tidy(channel, mailbox)
+        return message
+
+    def _tidy(self, channel: str, mailbox: _Mailbox) -> None:
+        """Channels may be many and short-lived: an empty mailbox is not kept."""
+        if not mailbox.arrived and not mailbox.waiters and self._mailboxes.get(channel) is mailbox:
+            del self._mailboxes[channel]
+
+    def deliver(self, message: Message) -> None:
+        mailbox = self._mailboxes.get(message.channel)
+        if mailbox is None:
+            mailbox = self._mailboxes[message.channel] = _Mailbox()
+        mailbox.put(message)
+
+    def waiters(self) -> list[_Waiter]:
+        return [waiter for mailbox in self._mailboxes.values() for waiter in mailbox.waiters]
+
+    def record(self, event: Event) -> None:
+        self.simulation.record(event)

@@ -1,0 +1,144 @@
+"""Imports point one way, and only the world touches the world."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import atoll
+
+SOURCE = Path(atoll.__file__).parent
+MODULES = sorted(SOURCE.rglob("*.py"))
+
+# From the bottom up: a part imports only from those before it.
+ORDER = [
+    "errors",
+    "seeds",
+    "version",
+    "network",
+    "trace",
+    "world",
+    "group",
+    "exchange",
+    "codec",
+    "strategy",
+    "island",
+    "train",
+    "plan",
+    "report",
+    "cli",
+]
+
+# What only the world and the command line may use, each with what to use instead.
+FORBIDDEN_MODULES = {
+    "time",
+    "socket",
+    "ssl",
+    "select",
+    "selectors",
+    "subprocess",
+    "secrets",
+    "threading",
+    "uuid",
+    "signal",
+}
+FORBIDDEN_NAMES = {
+    "os.environ",
+    "os.getenv",
+    "os.urandom",
+    "datetime.now",
+    "datetime.utcnow",
+    "datetime.datetime.now",
+    "date.today",
+    "numpy.random",
+    "np.random",
+    "torch.manual_seed",
+    "torch.seed",
+}
+RANDOM_CLASSES = {"Random"}
+
+
+def part(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imports(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            yield node.module or ""
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def dotted(node: ast.AST) -> str:
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else "?"
+
+
+def violations(path: Path, text: str) -> list[str]:
+    """What in a module goes against the rules."""
+    tree = ast.parse(text)
+    found: list[str] = []
+    here = part(path)
+    if here != "__init__":
+        for name in imports(tree):
+            if name.startswith("atoll."):
+                there = name.split(".")[1]
+                if there in ORDER and ORDER.index(there) > ORDER.index(here):
+                    found.append(f"{here} imports {there}")
+    if here in ("world", "cli"):
+        return found
+    names = {dotted(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    found += [f"uses {name}" for name in sorted(names) if any(name.startswith(bad) for bad in FORBIDDEN_NAMES)]
+    found += [
+        f"uses {name}"
+        for name in sorted(names)
+        if name.startswith("random.") and name.split(".")[1] not in RANDOM_CLASSES
+    ]
+    for name in imports(tree):
+        if name.split(".")[0] in FORBIDDEN_MODULES or name in FORBIDDEN_NAMES:
+            found.append(f"imports {name}")
+        if name.startswith("random.") and name.split(".")[1] not in RANDOM_CLASSES:
+            found.append(f"imports {name}")
+    return found
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_rules(path: Path) -> None:
+    assert part(path) in [*ORDER, "__init__"], "a new part: say in ORDER where it stands"
+    assert violations(path, path.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("import time", "imports time"),
+        ("from time import monotonic", "imports time"),
+        ("import random\nrandom.random()", "uses random.random"),
+        ("from random import shuffle", "imports random.shuffle"),
+        ("import os\nos.environ['X']", "uses os.environ"),
+        ("from os import environ", "imports os.environ"),
+        ("import socket", "imports socket"),
+        ("import numpy as np\nnp.random.rand()", "uses np.random"),
+        ("from atoll.world import World", "network imports world"),
+    ],
+)
+def test_the_rules_can_fail(text: str, what: str) -> None:
+    assert any(what in violation for violation in violations(SOURCE / "network" / "x.py", text))
+
+
+def test_seeded_generators_are_allowed() -> None:
+    assert violations(SOURCE / "network" / "x.py", "import random\nrandom.Random(3)") == []
+
+
+def test_tests_mirror_the_source() -> None:
+    tests = Path(__file__).parent
+    untested = {"__init__.py", "version.py", "wires.py", "connection.py", "base.py"}  # through what is built of them
+    for path in MODULES:
+        if path.name not in untested:
+            mirrored = tests / path.relative_to(SOURCE).parent / f"test_{path.name}"
+            assert mirrored.exists(), f"{path.name} has no {mirrored.relative_to(tests)}"

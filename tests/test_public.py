@@ -1,0 +1,69 @@
+"""The names that users rely on; changing them is a decision, not an accident."""
+
+import importlib
+
+import pytest
+
+import atoll
+
+PUBLIC = {
+    "atoll": [
+        "AtollError",
+        "Lane",
+        "Message",
+        "Network",
+        "NetworkError",
+        "Peer",
+        "Physics",
+        "Simulation",
+        "Stalled",
+        "Trace",
+        "TraceError",
+        "UnknownPeer",
+        "UserError",
+        "World",
+        "__version__",
+        "load_network",
+        "read_trace",
+    ],
+    "atoll.network": [
+        "BandwidthTrace",
+        "Fading",
+        "Gaps",
+        "Link",
+        "Network",
+        "Node",
+        "Outage",
+        "Phase",
+        "UpDown",
+        "Walk",
+        "Way",
+        "load_network",
+        "parse_network",
+        "preset_names",
+        "read_bandwidth_trace",
+    ],
+    "atoll.world": ["IDEAL", "Lane", "Message", "Peer", "Physics", "Simulation", "World"],
+    "atoll.trace": [
+        "Computed",
+        "Event",
+        "LinkChanged",
+        "ReachChanged",
+        "RunEnded",
+        "RunStarted",
+        "Trace",
+        "Transferred",
+        "read_trace",
+    ],
+}
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_public_names(module: str) -> None:
+    imported = importlib.import_module(module)
+    assert sorted(imported.__all__) == PUBLIC[module]
+    assert all(hasattr(imported, name) for name in imported.__all__)
+
+
+def test_version() -> None:
+    assert atoll.__version__.count(".") == 2

@@ -1,0 +1,129 @@
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atoll.errors import TraceError
+from atoll.trace import Event, LinkChanged, RunStarted, Trace, Transferred, read_trace
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Everything(Event):
+    """Has a field of each type that events may have."""
+
+    name: str
+    count: int
+    share: float
+    yes: bool
+    names: tuple[str, ...]
+    shares: dict[str, float]
+    maybe: float | None
+
+
+times = st.floats(0, 1e6).map(lambda value: round(value, 6))
+texts = st.text(st.characters(exclude_categories=["Cs"]))
+
+
+@given(
+    st.lists(
+        st.builds(
+            Everything,
+            at=times,
+            name=texts,
+            count=st.integers(),
+            share=times,
+            yes=st.booleans(),
+            names=st.lists(texts).map(tuple),
+            shares=st.dictionaries(texts, times),
+            maybe=st.none() | times,
+        )
+    )
+)
+def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, events: list[Everything]) -> None:
+    path = tmp_path_factory.mktemp("traces") / "trace.jsonl"
+    with Trace(path) as trace:
+        for event in events:
+            trace.record(event)
+    assert list(read_trace(path)) == events
+
+
+def write_two(path: Path) -> None:
+    with Trace(path) as trace:
+        trace.record(LinkChanged(at=1.0, link="a~b", up=False))
+        trace.record(LinkChanged(at=2.123456789, link="a~b", up=True))
+
+
+def test_is_lines_of_json(tmp_path: Path) -> None:
+    write_two(tmp_path / "t")
+    lines = (tmp_path / "t").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == [
+        {"atoll_trace": 1},
+        {"kind": "link_changed", "at": 1.0, "link": "a~b", "up": False},
+        {"kind": "link_changed", "at": 2.123457, "link": "a~b", "up": True},
+    ]
+
+
+def test_a_run_that_died_leaves_a_readable_trace(tmp_path: Path) -> None:
+    write_two(tmp_path / "t")
+    whole = (tmp_path / "t").read_bytes()
+    header = whole.index(b"\n") + 1
+    for length in range(header, len(whole)):
+        (tmp_path / "torn").write_bytes(whole[:length])
+        assert len(list(read_trace(tmp_path / "torn"))) == whole[header:length].count(b"\n")
+
+
+def test_is_written_as_the_run_goes(tmp_path: Path) -> None:
+    trace = Trace(tmp_path / "t")
+    for n in range(1000):
+        trace.record(LinkChanged(at=float(n), link="a~b", up=True))
+    assert len(list(read_trace(tmp_path / "t"))) >= 800
+    trace.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "not a trace of Atoll"),
+        ("hello\n", "not a trace of Atoll"),
+        ('{"atoll_trace": 99}\n', "version 99; this Atoll reads version 1"),
+        ('{"atoll_trace": 1}\nhello\n', "line 2: expected a JSON object with a 'kind', not 'hello'"),
+        (
+            '{"atoll_trace": 1}\n{"kind": "link_chnged"}\n',
+            "there is no event 'link_chnged'; did you mean 'link_changed'?",
+        ),
+        ('{"atoll_trace": 1}\n{"kind": "link_changed", "at": 1.0, "link": "x"}\n', "event 'link_changed' has no 'up'"),
+        (
+            '{"atoll_trace": 1}\n{"kind": "link_changed", "at": 1.0, "link": "x", "up": true, "upp": 1}\n',
+            "has 'upp'; did you mean 'up'?",
+        ),
+        ('{"atoll_trace": 1}\n{"kind": "link_changed", "at": 1.0, "link": "x", "up": 3}\n', "expected bool, found 3"),
+    ],
+)
+def test_what_is_wrong_is_told(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "t").write_text(text)
+    with pytest.raises(TraceError) as refused:
+        list(read_trace(tmp_path / "t"))
+    assert message in str(refused.value)
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="No such file"):
+        list(read_trace(tmp_path / "none"))
+
+
+def test_every_event_is_documented() -> None:
+    document = (Path(__file__).parents[1] / "docs" / "traces.md").read_text()
+    shipped = [kind for kind, made in Event.kinds.items() if made.__module__ == "atoll.trace"]
+    assert {"run_started", "transferred"} <= set(shipped)
+    for kind in shipped:
+        assert f"`{kind}`" in document
+        for field in Event.kinds[kind].__dataclass_fields__:
+            if field not in ("kind", "kinds"):
+                assert f"`{field}`" in document, f"{kind}.{field}"
+
+
+def test_kinds_are_named_for_their_classes() -> None:
+    assert (RunStarted.kind, Transferred.kind) == ("run_started", "transferred")
