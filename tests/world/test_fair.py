@@ -48,7 +48,8 @@ def test_rates_are_max_min_fair_after_any_history(
     pipes = [Pipe(str(n), capacity) for n, capacity in enumerate(capacities)]
     flows: list[Flow] = []
     for what, where, value in history:
-        changed: list[Pipe] = []
+        left: list[Pipe] = []
+        resized: list[Pipe] = []
         joined: list[Flow] = []
         if what == "join" or not flows:
             flow = Flow(tuple(pipes[n] for n in where), cap=value)
@@ -58,16 +59,16 @@ def test_rates_are_max_min_fair_after_any_history(
         elif what == "leave":
             flow = flows.pop(where[0] % len(flows))
             flow.leave()
-            changed.extend(flow.pipes)
+            left.extend(flow.pipes)
         elif what == "capacity":
             pipes[where[0]].capacity = min(value, 20.0)
-            changed.append(pipes[where[0]])
+            resized.append(pipes[where[0]])
         else:
             flow = flows[where[0] % len(flows)]
             flow.cap = value
             joined.append(flow)
         before = {flow: flow.rate for flow in flows}
-        touched = rebalance(changed, joined)
+        touched = rebalance(left, resized, joined)
         expected = reference(flows, pipes)
         for flow in flows:
             assert math.isclose(flow.rate, expected[flow], rel_tol=1e-6), f"after {what} {where} {value}"
@@ -83,8 +84,8 @@ def test_a_change_far_away_is_not_looked_at() -> None:
     flows = [Flow((pipe,)) for pipe in pipes]
     for flow in flows:
         flow.join()
-    rebalance([], flows)
+    rebalance([], [], flows)
     newcomer = Flow((pipes[3],))
     newcomer.join()
-    assert set(rebalance([], [newcomer])) == {flows[3], newcomer}
+    assert set(rebalance([], [], [newcomer])) == {flows[3], newcomer}
     assert flows[3].rate == newcomer.rate == 0.5

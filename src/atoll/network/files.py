@@ -174,8 +174,7 @@ def _links(row: "_Table", points: list[str], folder: Path) -> list[Link]:
 
 def _matching(end: str, points: list[str], where: str) -> list[str]:
     found = [name for name in points if fnmatchcase(name, end)] if any(c in end for c in "*?[") else [end]
-    missing = [name for name in found if name not in points]
-    if missing or not found:
+    if not found or found[0] not in points:
         raise NetworkError(f"{where}: there is no node or hub {end!r}; {nearest(end, points)}")
     return found
 

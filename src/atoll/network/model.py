@@ -251,7 +251,8 @@ class Network:
         pairs: set[frozenset[str]] = set()
         for link in self.links:
             for end in (link.a, link.b):
-                _need(end in known, f"link {link.name}: there is no node or hub {end!r}; {nearest(end, points)}")
+                if end not in known:
+                    raise NetworkError(f"link {link.name}: there is no node or hub {end!r}; {nearest(end, points)}")
             pair = frozenset((link.a, link.b))
             _need(pair not in pairs, f"link {link.name}: these two are joined already")
             pairs.add(pair)

@@ -5,7 +5,6 @@ It is a record of where things stand; `atoll.world.links` says what happens to i
 
 import math
 from asyncio import Future, TimerHandle
-from collections import deque
 from collections.abc import Callable
 
 from atoll.world.fair import Flow
@@ -63,8 +62,9 @@ class Connection(Flow):
         self.sender = sender
         self.receiver = receiver
         self.state = "idle"
-        self.queue: deque[Transfer] = deque()  # not all of it has left; the first one is being sent
-        self.flying: deque[Transfer] = deque()  # all of it has left, and has not arrived
+        # Lists, not deques: they are short, there are many connections, and an empty deque takes ten times the memory.
+        self.queue: list[Transfer] = []  # not all of it has left; the first one is being sent
+        self.flying: list[Transfer] = []  # all of it has left, and has not arrived
         self.path: Path | None = None
         self.timer: TimerHandle | None = None
         self.last_arrival_s = 0.0
@@ -81,14 +81,14 @@ class Connection(Flow):
         self.idle_since_s = 0.0
         # How much was sent in all, and what that was at times within the last latency.
         self.sent_bytes = 0.0
-        self.marks: deque[tuple[float, float]] = deque()
+        self.marks: list[tuple[float, float]] = []
 
     def mark(self, now: float) -> None:
         self.marks.append((now, self.sent_bytes))
         if len(self.marks) > 8 and self.path:
             horizon = now - self.path.latency_s(now)
             while len(self.marks) > 2 and self.marks[1][0] < horizon:
-                self.marks.popleft()
+                del self.marks[0]
 
     def sent_by(self, time: float) -> float:
         """How much had been sent by a time not longer ago than one latency."""

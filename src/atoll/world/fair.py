@@ -23,16 +23,17 @@ _TOLERANCE = 1e-9
 class Pipe:
     """Something with a capacity that flows share: one direction of a link, or of a node's access to the network."""
 
-    __slots__ = ("capacity", "flows", "high", "level", "name", "open", "room")
+    __slots__ = ("capacity", "flows", "high", "level", "name", "open", "others", "room")
 
     def __init__(self, name: str, capacity: float = math.inf) -> None:
         self.name = name
         self.capacity = capacity
         self.flows: dict[Flow, None] = {}
-        # Scratch of one rebalancing: capacity not given away yet; flows without a rate yet; the highest rate given, and
-        # the rate of those held back here.
+        # Scratch of one rebalancing: capacity not given away yet; chosen flows without a rate yet; whether there are
+        # other flows; the highest rate given, and the rate of those held back here.
         self.room = 0.0
         self.open = 0
+        self.others = False
         self.high = 0.0
         self.level = -1.0
 
@@ -63,11 +64,12 @@ class Flow:
         self.bottleneck = None
 
 
-def rebalance(changed: Iterable[Pipe], joined: Iterable[Flow]) -> dict[Any, float]:
+def rebalance(left: Iterable[Pipe], resized: Iterable[Pipe], joined: Iterable[Flow]) -> dict[Any, float]:
     """Makes the rates of all flows max-min fair again after a change.
 
     Args:
-        changed: pipes whose capacity changed or that flows left.
+        left: pipes that flows left.
+        resized: pipes whose capacity changed.
         joined: flows that are new or whose cap changed.
 
     Returns:
@@ -77,18 +79,22 @@ def rebalance(changed: Iterable[Pipe], joined: Iterable[Flow]) -> dict[Any, floa
     for flow in joined:
         chosen[flow] = flow.rate
         for pipe in flow.pipes:
+            if len(pipe.flows) > 1:
+                _choose_held_back(pipe, chosen)
+    for pipe in left:
+        if pipe.flows:
             _choose_held_back(pipe, chosen)
-    for pipe in changed:
-        _choose_held_back(pipe, chosen)
-    while True:
+    for pipe in resized:
+        for flow in pipe.flows:
+            chosen[flow] = flow.rate
+    while chosen:
         pipes = _fill(chosen)
-        more = [flow for pipe in pipes for flow in _wronged(pipe, chosen)]
-        # A pipe that shrank below what flows held back elsewhere use of it is no pipe of a chosen flow yet.
-        more += [flow for pipe in changed if pipe not in pipes for flow in _crowded(pipe)]
+        more = [flow for pipe in pipes if pipe.others for flow in _wronged(pipe, chosen)]
         if not more:
-            return chosen
+            break
         for flow in more:
             chosen[flow] = flow.rate
+    return chosen
 
 
 def _choose_held_back(pipe: Pipe, chosen: dict[Flow, float]) -> None:
@@ -137,7 +143,8 @@ def _open(chosen: dict[Flow, float]) -> dict[Pipe, None]:
                 pipe.open = 1
     for pipe in pipes:
         pipe.room = pipe.capacity
-        if pipe.open < len(pipe.flows):
+        pipe.others = pipe.open < len(pipe.flows)
+        if pipe.others:
             for flow in pipe.flows:
                 if flow not in chosen:
                     pipe.room -= flow.rate
@@ -195,8 +202,3 @@ def _wronged(pipe: Pipe, chosen: dict[Flow, float]) -> list[Flow]:
         ):
             wronged.append(flow)
     return wronged
-
-
-def _crowded(pipe: Pipe) -> list[Flow]:
-    used = math.fsum(flow.rate for flow in pipe.flows)
-    return list(pipe.flows) if used > pipe.capacity * (1 + _TOLERANCE) else []

@@ -56,19 +56,21 @@ class Links:
         self.routes = Routes(
             network,
             lambda link: self._states[link.name].up,
-            lambda link, forward: self._end(link, forward).latency_s(loop.time()),
+            self._latency_of,
         )
-        self._paths: dict[tuple[str, str], Path] = {}
         self._busy: dict[Connection, None] = {}  # everything that is not idle, or has messages in the air
         self._stranded: dict[Connection, None] = {}
         self._finishes: list[tuple[float, int, Connection]] = []
         self._order = itertools.count()
         self._alarm: TimerHandle | None = None
         self._alarm_s = math.inf
-        self._changed: dict[Pipe, None] = {}
+        self._left: dict[Pipe, None] = {}
+        self._resized: dict[Pipe, None] = {}
         self._joined: dict[Connection, None] = {}
         self._settling = False
         self._watched: set[LinkEnd] = set()
+        self.carried_bytes = 0.0
+        """What has been put on the wire, what was lost and sent again included."""
         self.on_change: list[Callable[[], None]] = []
         """Called when a link has gone down or come back."""
         for state in self._states.values():
@@ -141,7 +143,9 @@ class Links:
 
     def _begin(self, connection: Connection) -> None:
         """The first message of the queue is to be sent, from a connection that is not sending."""
-        connection.path = path = self._path(connection.sender, connection.receiver)
+        path = connection.path
+        if path is None or path.version != self.routes.version:
+            connection.path = path = self._path(connection.sender, connection.receiver)
         if path is None:
             self._strand(connection)
             return
@@ -208,10 +212,11 @@ class Links:
     def _send_at_once(self, connection: Connection, now: float) -> None:
         """Nothing limits the rate: what is queued leaves now."""
         while connection.queue and self._cap(connection) == math.inf:
-            transfer = connection.queue.popleft()
+            transfer = connection.queue.pop(0)
             if math.isnan(transfer.began_s):
                 transfer.began_s = now
             connection.sent_bytes += transfer.left
+            self.carried_bytes += transfer.left
             transfer.left = 0.0
             self._depart(connection, transfer, now)
         connection.mark(now)
@@ -227,11 +232,12 @@ class Links:
         transfer.left -= connection.segment
         connection.quota -= connection.segment
         connection.sent_bytes += connection.segment
+        self.carried_bytes += connection.segment
         connection.segment = 0.0
         connection.since_s = now
         connection.mark(now)
         if transfer.left <= 1e-6:
-            connection.queue.popleft()
+            connection.queue.pop(0)
             self._depart(connection, transfer, now)
         self._next(connection)
 
@@ -272,7 +278,7 @@ class Links:
             connection.leave()
             self._joined.pop(connection, None)
             for pipe in connection.pipes:
-                self._changed[pipe] = None
+                self._left[pipe] = None
             self._settle_later()
         connection.finish_s = connection.wake_s = math.inf
         connection.idle_since_s = self._loop.time()
@@ -315,7 +321,7 @@ class Links:
             transfer.sent.set_result(None)
 
     def _arrive(self, connection: Connection, transfer: Transfer) -> None:
-        first = connection.flying.popleft()
+        first = connection.flying.pop(0)
         assert first is transfer, "messages of a connection arrive in order"
         if not connection.flying and connection.state == "idle":
             self._busy.pop(connection, None)
@@ -331,10 +337,10 @@ class Links:
     def _settle(self) -> None:
         """Works out the rates after all that has changed at this instant."""
         self._settling = False
-        changed, joined = self._changed, self._joined
-        self._changed, self._joined = {}, {}
+        left, resized, joined = self._left, self._resized, self._joined
+        self._left, self._resized, self._joined = {}, {}, {}
         now = self._loop.time()
-        for connection, old_rate in rebalance(changed, joined).items():
+        for connection, old_rate in rebalance(left, resized, joined).items():
             rate = connection.rate
             if rate != old_rate or connection.finish_s == math.inf:
                 self._progress(connection, old_rate)
@@ -350,6 +356,7 @@ class Links:
             connection.segment -= sent
             connection.quota -= sent
             connection.sent_bytes += sent
+            self.carried_bytes += sent
             if connection.queue:
                 connection.queue[0].left -= sent
 
@@ -405,29 +412,25 @@ class Links:
 
     def _change_rate(self, end: LinkEnd) -> None:
         end.advance(self._loop.time())
-        self._changed[end] = None
+        self._resized[end] = None
         self._settle_later()
         self._follow(end)
 
     # Weather ---
 
-    def _end(self, link: Link, forward: bool) -> LinkEnd:  # noqa: FBT001 - the shape of a step
+    def _latency_of(self, link: Link, forward: bool) -> float:  # noqa: FBT001 - the shape of a step
         state = self._states[link.name]
-        return state.there if forward else state.back
+        return (state.there if forward else state.back).latency_s(self._loop.time())
 
     def _path(self, sender: str, receiver: str) -> Path | None:
-        key = sender, receiver
-        path = self._paths.get(key)
-        if path is None or path.version != self.routes.version:
-            steps = self.routes.find(sender, receiver)
-            if steps is None:
-                return None
-            ends = tuple(self._end(*step) for step in steps)
-            reverse = tuple(self._end(link, not forward) for link, forward in steps)
-            access = [self._up.get(sender), self._down.get(receiver)]
-            path = Path(ends, reverse, tuple(pipe for pipe in access if pipe), self.routes.version)
-            self._paths[key] = path
-        return path
+        steps = self.routes.find(sender, receiver)
+        if steps is None:
+            return None
+        states = [self._states[link.name] for link, _ in steps]
+        ends = [state.there if forward else state.back for state, (_, forward) in zip(states, steps, strict=True)]
+        reverse = [state.back if forward else state.there for state, (_, forward) in zip(states, steps, strict=True)]
+        access = [pipe for pipe in (self._up.get(sender), self._down.get(receiver)) if pipe]
+        return Path(ends, reverse, access, self.routes.version)
 
     def _turn(self, state: LinkState) -> None:
         """A link goes down or comes back, and the next such change is set."""
@@ -475,7 +478,7 @@ class Links:
             assert transfer.arrival is not None
             transfer.arrival.cancel()
             lost -= self._unsend(transfer, lost)
-            connection.queue.appendleft(transfer)
+            connection.queue.insert(0, transfer)
         connection.marks.clear()
         if connection.queue:
             self._strand(connection)

@@ -48,12 +48,6 @@ class Routes:
 
     def find(self, sender: str, receiver: str) -> tuple[Step, ...] | None:
         """The links from one node to another, in order; `None` if there is no working path."""
-        key = sender, receiver
-        if key not in self._found:
-            self._found[key] = self._search(sender, receiver)
-        return self._found[key]
-
-    def _search(self, sender: str, receiver: str) -> tuple[Step, ...] | None:
         own = self._steps.get(sender, {}).get(receiver)
         if own:
             return (own,) if self._is_up(own[0]) else None
@@ -62,7 +56,13 @@ class Routes:
         end, last = self._towards_core(receiver)
         if start is None or end is None:
             return None
-        middle = self._dijkstra(start, end)
+        if start == end:
+            middle: tuple[Step, ...] | None = ()
+        else:
+            key = start, end
+            if key not in self._found:
+                self._found[key] = self._dijkstra(start, end)
+            middle = self._found[key]
         if middle is None:
             return None
         return (*first, *middle, *((link, not forward) for link, forward in last))

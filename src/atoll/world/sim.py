@@ -6,6 +6,7 @@ waits for what.
 """
 
 import asyncio
+import gc
 import random
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
@@ -88,6 +89,10 @@ class Simulation:
             )
         )
         reason = "finished"
+        collecting = gc.get_threshold()
+        gc.set_threshold(
+            20_000, 20, 20
+        )  # many small objects and few cycles: looking for garbage would take a third of the time
         try:
             results, finished = self.loop.run_until_complete(self._run_all(program, limit_s))
             reason = "finished" if finished else "time limit"
@@ -95,6 +100,7 @@ class Simulation:
             reason = "stalled" if isinstance(error, Stalled) else f"failed: {type(error).__name__}"
             raise
         finally:
+            gc.set_threshold(*collecting)
             self.record(RunEnded(at=self.now, reason=reason))
             if self._trace:
                 self._trace.flush()
@@ -303,12 +309,13 @@ class _Mailbox:
 class SimPeer(Peer):
     """A peer in the simulated world."""
 
-    __slots__ = ("_connections", "_name", "_world")
+    __slots__ = ("_bulk", "_control", "_name", "_world")
 
     def __init__(self, world: "SimWorld", name: str) -> None:
         self._world = world
         self._name = name
-        self._connections: dict[Lane, Connection] = {}
+        self._bulk: Connection | None = None
+        self._control: Connection | None = None
 
     @property
     def name(self) -> str:
@@ -321,12 +328,19 @@ class SimPeer(Peer):
     async def wait_until(self, *, reachable: bool) -> None:
         await self._world.simulation.reach(self._world.name, self._name).wait_until(reachable=reachable)
 
+    def _connection(self, lane: Lane) -> Connection:
+        if lane is Lane.BULK:
+            if self._bulk is None:
+                self._bulk = Connection(self._world.name, self._name)
+            return self._bulk
+        if self._control is None:
+            self._control = Connection(self._world.name, self._name)
+        return self._control
+
     async def send(self, channel: str, head: bytes = b"", body: Buffer = b"", *, lane: Lane = Lane.BULK) -> None:
         world = self._world
         simulation = world.simulation
-        connection = self._connections.get(lane)
-        if connection is None:
-            connection = self._connections[lane] = Connection(world.name, self._name)
+        connection = self._connection(lane)
         size = frame_bytes(channel, head, body)
         # The sender may use its buffer again as soon as this returns, so what travels is a copy; `bytes` cannot change.
         content = body if isinstance(body, bytes) else bytes(body)

@@ -14,11 +14,12 @@ __all__ = ["LinkEnd", "LinkState", "Path"]
 class LinkEnd(Pipe):
     """One direction of a link, with its weather: what its rate and latency are now."""
 
-    __slots__ = ("_changes", "_draw", "_latency", "_next", "_run_s", "way")
+    __slots__ = ("_changes", "_draw", "_latency", "_next", "_run_s", "limited", "way")
 
     def __init__(self, name: str, way: Way, seed: int, run_s: float | None) -> None:
         super().__init__(name)
         self.way = way
+        self.limited = way.limited
         self._run_s = run_s
         self._draw = stream(seed, "way", name, "latency") if way.walk or way.jitter_s or way.loss else None
         self._latency = self._draw.uniform(way.walk.low_s, way.walk.high_s) if way.walk and self._draw else 0.0
@@ -72,20 +73,34 @@ class LinkState:
 class Path:
     """A way through the network, with what a transport would find out about it."""
 
-    __slots__ = ("changing", "ends", "loss", "pipes", "reverse", "version")
+    __slots__ = ("_latency_s", "_reverse", "_reverse_s", "changing", "ends", "loss", "pipes", "version")
 
-    def __init__(
-        self, ends: tuple[LinkEnd, ...], reverse: tuple[LinkEnd, ...], access: tuple[Pipe, ...], version: int
-    ) -> None:
+    def __init__(self, ends: list[LinkEnd], reverse: list[LinkEnd], access: list[Pipe], version: int) -> None:
         self.ends = ends
-        self.reverse = reverse
-        self.pipes = (*access, *(end for end in ends if end.way.limited))
-        self.changing = tuple(end for end in ends if end.next_change_s is not None)
-        self.loss = 1 - math.prod(1 - end.way.loss for end in ends)
+        self.pipes = (*access, *[end for end in ends if end.limited])
+        self.changing = [end for end in ends if end.next_change_s is not None]
+        self.loss = 1 - math.prod([1 - end.way.loss for end in ends])
         self.version = version
+        self._reverse = reverse
+        # Most latencies never change: add them up once.
+        self._latency_s = _steady_latency_s(ends)
+        self._reverse_s = _steady_latency_s(reverse)
 
     def latency_s(self, now: float) -> float:
+        if self._latency_s is not None:
+            return self._latency_s
         return sum(end.latency_s(now) for end in self.ends)
 
     def round_trip_s(self, now: float) -> float:
-        return self.latency_s(now) + sum(end.latency_s(now) for end in self.reverse)
+        if self._reverse_s is not None:
+            return self.latency_s(now) + self._reverse_s
+        return self.latency_s(now) + sum(end.latency_s(now) for end in self._reverse)
+
+
+def _steady_latency_s(ends: list[LinkEnd]) -> float | None:
+    total = 0.0
+    for end in ends:
+        if end.way.walk or end.way.phases:
+            return None
+        total += end.way.latency_s
+    return total
