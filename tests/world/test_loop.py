@@ -74,9 +74,9 @@ def test_background_timers_run_but_keep_nothing_alive() -> None:
 
     def weather() -> None:
         ran.append(loop.time())
-        loop.call_at_background(loop.time() + 1, weather)
+        loop.at(loop.time() + 1, weather, background=True)
 
-    loop.call_at_background(1.0, weather)
+    loop.at(1.0, weather, background=True)
 
     async def program() -> None:
         await asyncio.sleep(3.5)

@@ -4,10 +4,11 @@ It is a record of where things stand; `atoll.world.links` says what happens to i
 """
 
 import math
-from asyncio import Future, TimerHandle
+from asyncio import Future
 from collections.abc import Callable
 
 from atoll.world.fair import Flow
+from atoll.world.loop import Timer
 from atoll.world.physics import INITIAL_WINDOW_BYTES
 from atoll.world.wires import Path
 
@@ -29,7 +30,7 @@ class Transfer:
         self.deliver = deliver
         self.offered_s = now
         self.began_s = math.nan
-        self.arrival: TimerHandle | None = None
+        self.arrival: Timer | None = None
 
 
 class Connection(Flow):
@@ -66,7 +67,7 @@ class Connection(Flow):
         self.queue: list[Transfer] = []  # not all of it has left; the first one is being sent
         self.flying: list[Transfer] = []  # all of it has left, and has not arrived
         self.path: Path | None = None
-        self.timer: TimerHandle | None = None
+        self.timer: Timer | None = None
         self.last_arrival_s = 0.0
         # The piece being sent: as much of the first message as the window allows.
         self.segment = 0.0

@@ -20,14 +20,13 @@ All that changes at one instant is gathered, and the rates are worked out once, 
 import heapq
 import itertools
 import math
-from asyncio import TimerHandle
 from collections.abc import Callable, Iterator
 
 from atoll.network import Link, Network
 from atoll.trace import Event, LinkChanged
 from atoll.world.connection import Connection, Transfer
 from atoll.world.fair import Pipe, rebalance
-from atoll.world.loop import VirtualLoop
+from atoll.world.loop import Timer, VirtualLoop
 from atoll.world.physics import INITIAL_WINDOW_BYTES, SEGMENT_BYTES, Physics, idle_window, loss_limit
 from atoll.world.routes import Routes
 from atoll.world.wires import LinkEnd, LinkState, Path
@@ -62,7 +61,7 @@ class Links:
         self._stranded: dict[Connection, None] = {}
         self._finishes: list[tuple[float, int, Connection]] = []
         self._order = itertools.count()
-        self._alarm: TimerHandle | None = None
+        self._alarm: Timer | None = None
         self._alarm_s = math.inf
         self._left: dict[Pipe, None] = {}
         self._resized: dict[Pipe, None] = {}
@@ -75,7 +74,7 @@ class Links:
         """Called when a link has gone down or come back."""
         for state in self._states.values():
             if state.next_change:
-                loop.call_at_background(state.next_change[0], self._turn, state)
+                loop.at(state.next_change[0], self._turn, state, background=True)
 
     # What nodes do ---
 
@@ -290,11 +289,16 @@ class Links:
         connection.state = "idle"
         connection.idle_since_s = self._loop.time()
         if not connection.flying:
-            self._busy.pop(connection, None)
+            self._retire(connection)
+
+    def _retire(self, connection: Connection) -> None:
+        """It has nothing to do and nothing in the air; there may be very many such, so they keep little."""
+        self._busy.pop(connection, None)
+        connection.marks = []
 
     def _pause(self, connection: Connection) -> None:
         connection.state = "paused"
-        connection.timer = self._loop.call_at(connection.round_s + connection.round_trip_s, self._resume, connection)
+        connection.timer = self._loop.at(connection.round_s + connection.round_trip_s, self._resume, connection)
 
     def _resume(self, connection: Connection) -> None:
         """After a pause, or a round trip after a path works again."""
@@ -316,7 +320,7 @@ class Links:
         arrival_s = max(now + latency, connection.last_arrival_s)
         connection.last_arrival_s = arrival_s
         connection.flying.append(transfer)
-        transfer.arrival = self._loop.call_at(arrival_s, self._arrive, connection, transfer)
+        transfer.arrival = self._loop.at(arrival_s, self._arrive, connection, transfer)
         if not transfer.sent.done():
             transfer.sent.set_result(None)
 
@@ -324,7 +328,7 @@ class Links:
         first = connection.flying.pop(0)
         assert first is transfer, "messages of a connection arrive in order"
         if not connection.flying and connection.state == "idle":
-            self._busy.pop(connection, None)
+            self._retire(connection)
         transfer.deliver(transfer)
 
     # Rates ---
@@ -337,15 +341,16 @@ class Links:
     def _settle(self) -> None:
         """Works out the rates after all that has changed at this instant."""
         self._settling = False
-        left, resized, joined = self._left, self._resized, self._joined
-        self._left, self._resized, self._joined = {}, {}, {}
         now = self._loop.time()
-        for connection, old_rate in rebalance(left, resized, joined).items():
+        for connection, old_rate in rebalance(self._left, self._resized, self._joined).items():
             rate = connection.rate
             if rate != old_rate or connection.finish_s == math.inf:
                 self._progress(connection, old_rate)
                 connection.mark(now)
                 self._schedule(connection, now + connection.segment / rate if rate > 0 else math.inf)
+        self._left.clear()
+        self._resized.clear()
+        self._joined.clear()
 
     def _progress(self, connection: Connection, rate: float | None = None) -> None:
         """Takes note of what was sent at a rate (the present one unless given) since it began."""
@@ -375,7 +380,7 @@ class Links:
         if self._alarm:
             self._alarm.cancel()
         self._alarm_s = time
-        self._alarm = self._loop.call_at(time, self._ring)
+        self._alarm = self._loop.at(time, self._ring)
 
     def _ring(self) -> None:
         """Some piece may have left."""
@@ -406,7 +411,7 @@ class Links:
     def _follow(self, end: LinkEnd) -> None:
         next_change_s = end.next_change_s
         if end.flows and next_change_s is not None:
-            self._loop.call_at_background(next_change_s, self._change_rate, end)
+            self._loop.at(next_change_s, self._change_rate, end, background=True)
         else:
             self._watched.discard(end)
 
@@ -438,7 +443,7 @@ class Links:
         up = state.next_change[1]
         state.next_change = next(state.schedule, None)
         if state.next_change:
-            self._loop.call_at_background(state.next_change[0], self._turn, state)
+            self._loop.at(state.next_change[0], self._turn, state, background=True)
         self.set_up(state.link.name, up=up)
 
     def set_up(self, link_name: str, *, up: bool) -> None:
@@ -508,7 +513,7 @@ class Links:
             if path:
                 now = self._loop.time()
                 connection.path = path  # so that its failing before then is noticed
-                connection.timer = self._loop.call_at(now + path.round_trip_s(now), self._resume, connection)
+                connection.timer = self._loop.at(now + path.round_trip_s(now), self._resume, connection)
 
 
 def _is_short(transfer: Transfer) -> bool:

@@ -7,7 +7,7 @@ simulation needs:
 * Timers are ordered totally, by time and then by the order in which they were set, so that one seed gives one run.
 * `at_instants_end` runs a callback when nothing else is left to do at this instant: what many causes change at one
   instant is worked out once.
-* Background timers (`call_at_background`: the weather) do not keep a run alive.  When nothing else is left,
+* Background events (the weather) do not keep a run alive.  When nothing else is left,
   `is_anyone_waiting` is asked whether background events still matter; if not, `on_stall` is called, because nothing can
   happen any more.
 
@@ -23,9 +23,35 @@ from collections.abc import Callable
 from contextvars import Context
 from typing import Any, TypeVarTuple
 
-__all__ = ["VirtualLoop"]
+__all__ = ["Timer", "VirtualLoop"]
 
 Ts = TypeVarTuple("Ts")
+
+
+class Timer:
+    """An event of the world's own.  It has the parts of an asyncio handle that the loop looks at."""
+
+    __slots__ = ("_args", "_callback", "_cancelled", "_loop", "_scheduled")
+
+    def __init__(
+        self, loop: "VirtualLoop", callback: Callable[..., object], args: tuple[Any, ...], *, keeps_alive: bool
+    ) -> None:
+        self._loop = loop
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+        self._scheduled = keeps_alive
+        if keeps_alive:
+            loop._foreground += 1  # noqa: SLF001 - one mechanism in two classes
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        if self._scheduled:
+            self._scheduled = False
+            self._loop._foreground -= 1  # noqa: SLF001
+
+    def _run(self) -> None:
+        self._callback(*self._args)
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
@@ -37,7 +63,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def __init__(self) -> None:
         super().__init__()
         self._now = 0.0
-        self._timers: list[tuple[float, int, events.TimerHandle, bool]] = []
+        self._timers: list[tuple[float, int, Any]] = []
         self._order = itertools.count()
         self._foreground = 0
         self._instants_end: list[Callable[[], None]] = []
@@ -56,15 +82,19 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> events.TimerHandle:
         timer = events.TimerHandle(when, callback, args, self, context)
-        heapq.heappush(self._timers, (when, next(self._order), timer, True))
+        heapq.heappush(self._timers, (when, next(self._order), timer))
         self._foreground += 1
         timer._scheduled = True  # type: ignore[attr-defined]  # noqa: SLF001 - a loop's own part of the handle
         return timer
 
-    def call_at_background(self, when: float, callback: Callable[[*Ts], object], *args: *Ts) -> events.TimerHandle:
-        """Like `call_at`, for what happens anyway but keeps nobody busy."""
-        timer = events.TimerHandle(when, callback, args, self, None)
-        heapq.heappush(self._timers, (when, next(self._order), timer, False))
+    def at(self, when: float, callback: Callable[[*Ts], object], *args: *Ts, background: bool = False) -> "Timer":
+        """Like `call_at`, for the world's own events.
+
+        It is cheaper; what the callback raises ends the run instead of being logged; and it may be `background`:
+        something that happens anyway but keeps nobody busy.
+        """
+        timer = Timer(self, callback, args, keeps_alive=not background)
+        heapq.heappush(self._timers, (when, next(self._order), timer))
         return timer
 
     def at_instants_end(self, callback: Callable[[], None]) -> None:
@@ -101,11 +131,11 @@ class VirtualLoop(asyncio.BaseEventLoop):
         while timers:
             when = timers[0][0]
             while timers and timers[0][0] == when:
-                _, _, timer, foreground = heapq.heappop(timers)
+                timer = heapq.heappop(timers)[2]
                 if timer._cancelled:  # noqa: SLF001
                     continue
-                if foreground:
-                    timer._scheduled = False  # type: ignore[attr-defined]  # noqa: SLF001
+                if timer._scheduled:  # noqa: SLF001
+                    timer._scheduled = False  # noqa: SLF001
                     self._foreground -= 1
                 ready.append(timer)
             if ready:

@@ -24,7 +24,7 @@ from atoll.version import VERSION
 from atoll.world.base import Buffer, Lane, Message, Peer, World, frame_bytes
 from atoll.world.connection import Connection, Transfer
 from atoll.world.links import Links
-from atoll.world.loop import VirtualLoop
+from atoll.world.loop import Timer, VirtualLoop
 from atoll.world.physics import Physics, notice_s
 
 __all__ = ["SimWorld", "Simulation"]
@@ -125,7 +125,7 @@ class Simulation:
 
         self.loop.on_stall = stall
         if limit_s is not None:
-            self.loop.call_at_background(limit_s, stop_all)
+            self.loop.at(limit_s, stop_all, background=True)
         try:
             async with asyncio.TaskGroup() as group:
                 for name, world in self.worlds.items():
@@ -228,7 +228,7 @@ class _Reach:
         round_trip_s = simulation.links.round_trip_s(node, peer)
         self._round_trip_s = round_trip_s or 0.0
         self._works = self.reachable = round_trip_s is not None
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: Timer | None = None
         self.waiting: list[asyncio.Future[None]] = []
 
     def look(self) -> None:
@@ -245,7 +245,7 @@ class _Reach:
             self._timer = None
         if works != self.reachable:
             delay_s = self._round_trip_s if works else notice_s(self._round_trip_s)
-            self._timer = simulation.loop.call_later(delay_s, self._notice)
+            self._timer = simulation.loop.at(simulation.now + delay_s, self._notice)
 
     def _notice(self) -> None:
         self._timer = None
