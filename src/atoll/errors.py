@@ -14,7 +14,17 @@ A message names what was wrong, where, and what to do about it.  A broken invari
 import difflib
 from collections.abc import Iterable
 
-__all__ = ["AtollError", "NetworkError", "Stalled", "TraceError", "UnknownPeer", "UserError", "nearest"]
+__all__ = [
+    "AtollError",
+    "NetworkError",
+    "Stalled",
+    "StrategyError",
+    "TaskError",
+    "TraceError",
+    "UnknownPeer",
+    "UserError",
+    "nearest",
+]
 
 
 class AtollError(Exception):
@@ -27,6 +37,14 @@ class UserError(AtollError):
 
 class NetworkError(UserError):
     """A network's name, file, key or value is wrong."""
+
+
+class StrategyError(UserError):
+    """A strategy's name, setting or value is wrong."""
+
+
+class TaskError(UserError):
+    """A task's name, data or shards are wrong."""
 
 
 class TraceError(UserError):

@@ -106,6 +106,62 @@ class Computed(Event):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class TrainingStarted(Event):
+    """What is trained, and how."""
+
+    task: str
+    strategy: str
+    role: str
+    """`strategy`; `ideal`: what all are compared with; `perfect`: a strategy on links that cost nothing."""
+    shards: str
+    target: float
+    rising: bool
+    """Whether the measure rises towards the target (accuracy) or falls (loss)."""
+    parameters: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tested(Event):
+    """A node tested its own model."""
+
+    node: str
+    steps: int
+    """Training steps that the node has done."""
+    measure: float
+    sent_bytes: int
+    """Every byte that it has handed to the transport so far."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MeanTested(Event):
+    """The mean of all replicas was tested (in simulation, where somebody can see all of them)."""
+
+    measure: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Exchanged(Event):
+    """A node took the result of an exchange."""
+
+    node: str
+    name: str
+    via: str
+    since: float
+    members: int
+    late: bool
+    """Whether the node had trained on meanwhile, so that the result was a correction."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Waited(Event):
+    """A node's training stood still."""
+
+    node: str
+    since: float
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RunEnded(Event):
     """The last event."""
 

@@ -111,6 +111,11 @@ class World(abc.ABC):
     def peer(self, name: str) -> Peer:
         """Another node; an `UnknownPeer` error if there is none of that name."""
 
+    @property
+    @abc.abstractmethod
+    def sent_bytes(self) -> int:
+        """Every byte that this node has handed to the transport."""
+
     @abc.abstractmethod
     async def sleep(self, seconds: float) -> None: ...
 

@@ -8,8 +8,10 @@ waits for what.
 import asyncio
 import gc
 import random
+import sys
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
@@ -18,7 +20,7 @@ import networkx as nx
 
 from atoll.errors import Stalled, UnknownPeer, nearest
 from atoll.network import Network, Node
-from atoll.seeds import stream
+from atoll.seeds import derive, stream
 from atoll.trace import Computed, Event, ReachChanged, RunEnded, RunStarted, Trace, Transferred
 from atoll.version import VERSION
 from atoll.world.base import Buffer, Lane, Message, Peer, World, frame_bytes
@@ -55,6 +57,8 @@ class Simulation:
         self.worlds = {node.name: SimWorld(self, node) for node in network.nodes}
         self._reaches: dict[tuple[str, str], _Reach] = {}
         self._stall: Stalled | None = None
+        self._tasks: dict[str, asyncio.Task[Any]] = {}
+        self._stopped: str | None = None
         self.loop.is_anyone_waiting = self._is_anyone_waiting
         self.links.on_change.append(self._look_around)
 
@@ -65,6 +69,12 @@ class Simulation:
     def record(self, event: Event) -> None:
         if self._trace:
             self._trace.record(event)
+
+    def stop(self, reason: str) -> None:
+        """Ends the run: nodes that still run are cancelled, and the trace says why."""
+        self._stopped = self._stopped or reason
+        for task in self._tasks.values():
+            task.cancel()
 
     def run(
         self, program: Callable[["SimWorld"], Coroutine[Any, Any, T]], *, limit_s: float | None = None
@@ -95,7 +105,7 @@ class Simulation:
         )  # many small objects and few cycles: looking for garbage would take a third of the time
         try:
             results, finished = self.loop.run_until_complete(self._run_all(program, limit_s))
-            reason = "finished" if finished else "time limit"
+            reason = "finished" if finished else self._stopped or "stopped"
         except BaseException as error:
             reason = "stalled" if isinstance(error, Stalled) else f"failed: {type(error).__name__}"
             raise
@@ -112,20 +122,17 @@ class Simulation:
         self, program: Callable[["SimWorld"], Coroutine[Any, Any, T]], limit_s: float | None
     ) -> tuple[dict[str, T], bool]:
         tasks: dict[str, asyncio.Task[T]] = {}
-
-        def stop_all() -> None:
-            for task in tasks.values():
-                task.cancel()
+        self._tasks = tasks
 
         def stall() -> None:
             if self._stall:
                 raise self._stall  # somebody waits on, though cancelled
             self._stall = Stalled(self._picture())
-            stop_all()
+            self.stop("stalled")
 
         self.loop.on_stall = stall
         if limit_s is not None:
-            self.loop.at(limit_s, stop_all, background=True)
+            self.loop.at(limit_s, self.stop, "time limit", background=True)
         try:
             async with asyncio.TaskGroup() as group:
                 for name, world in self.worlds.items():
@@ -363,7 +370,7 @@ class SimPeer(Peer):
 
         sent = simulation.loop.create_future()
         transfer = Transfer(size, simulation.physics.wire_bytes(size), sent, deliver, simulation.now)
-        world.sent_bytes += size
+        world.hand_over(size)
         simulation.links.offer(connection, transfer)
         try:
             await sent
@@ -378,7 +385,7 @@ class SimPeer(Peer):
 class SimWorld(World):
     """One node's view of a simulation."""
 
-    __slots__ = ("_mailboxes", "_node", "_peers", "_processor", "_random", "sent_bytes", "simulation")
+    __slots__ = ("_mailboxes", "_node", "_peers", "_processor", "_random", "_sent_bytes", "_torch_state", "simulation")
 
     def __init__(self, simulation: Simulation, node: Node) -> None:
         self.simulation = simulation
@@ -387,8 +394,8 @@ class SimWorld(World):
         self._peers: dict[str, SimPeer] = {}
         self._processor: asyncio.Lock | None = None
         self._random: random.Random | None = None
-        self.sent_bytes = 0
-        """Every byte handed to the transport."""
+        self._sent_bytes = 0
+        self._torch_state: Any = None
 
     @property
     def name(self) -> str:
@@ -403,6 +410,13 @@ class SimWorld(World):
         if self._random is None:
             self._random = stream(self.simulation.seed, "node", self.name)
         return self._random
+
+    @property
+    def sent_bytes(self) -> int:
+        return self._sent_bytes
+
+    def hand_over(self, size: int) -> None:
+        self._sent_bytes += size
 
     @property
     def peer_names(self) -> Sequence[str]:
@@ -426,10 +440,31 @@ class SimWorld(World):
             self._processor = asyncio.Lock()
         async with self._processor:
             since = self.now
-            result = work()
+            with self._own_torch_randomness():
+                result = work()
             await asyncio.sleep(steps * self._node.step_s)
             self.record(Computed(at=self.now, node=self.name, since=since, steps=steps))
             return result
+
+    @contextmanager
+    def _own_torch_randomness(self) -> Iterator[None]:
+        """Nodes share a process, and torch has one random state a process: each node's own is put in place while it
+        computes.
+        """
+        torch = sys.modules.get("torch")
+        if torch is None:
+            yield
+            return
+        outside = torch.get_rng_state()
+        if self._torch_state is None:
+            seed = derive(self.simulation.seed, "torch", self.name)
+            self._torch_state = torch.Generator().manual_seed(seed % 2**63).get_state()
+        torch.set_rng_state(self._torch_state)
+        try:
+            yield
+        finally:
+            self._torch_state = torch.get_rng_state()
+            torch.set_rng_state(outside)
 
     async def receive(self, channel: str) -> Message:
         return await self.receive_from(None, channel)

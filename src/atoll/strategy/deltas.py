@@ -1,0 +1,134 @@
+"""Bounded staleness (SSP; Ho et al., 2013) without a server: everybody tells everybody the changes that it made.
+
+A model is x₀ + Σ changes / N, of all nodes' changes that have arrived.  What a peer was not told yet is kept for it and
+goes with the next message, so a slow link gets fewer and larger changes, and none is lost or counted twice.  A node
+that is more than `bound` steps ahead of the slowest it has heard of waits, but at most two seconds a step: a peer that
+is cut off slows nobody down for good.
+"""
+
+import asyncio
+import struct
+
+import numpy as np
+
+from atoll.exchange import Vector
+from atoll.strategy.replica import Quantity, Replica
+from atoll.strategy.talk import Spawn, Talk
+from atoll.strategy.when import When
+from atoll.trace import Exchanged, Waited
+from atoll.world.base import Lane, Message
+
+__all__ = ["Deltas"]
+
+CHANGE, ACKNOWLEDGEMENT = "change", "change ack"
+_HEAD = struct.Struct("<Qd")  # the sender's step, seconds when it was sent
+WAIT_S = 2.0
+
+
+class Deltas(Talk):
+    """One node's part in bounded staleness.
+
+    Args:
+        replica: its model.
+        when: when to tell what has changed.
+        bound: how many steps a node may be ahead of the slowest.
+    """
+
+    def __init__(self, replica: Replica, *, when: When, bound: int) -> None:
+        self._replica = replica
+        self._when = when
+        self._bound = bound
+        peers = [name for name in replica.members if name != replica.world.name]
+        self._clocks = dict.fromkeys(peers, 0)
+        self._owed: dict[str, Vector] = {}
+        self._busy: dict[str, bool] = dict.fromkeys(peers, False)
+        self._arrived: list[Message] = []
+        self._heard = asyncio.Event()
+        self._before: Vector | None = None
+        self._told_at_step = 0
+        self._spawn: Spawn | None = None
+
+    def start(self, spawn: Spawn) -> None:
+        self._spawn = spawn
+        self._before = self._replica.read(Quantity.PARAMETERS)
+        self._owed = {name: np.zeros_like(self._before) for name in self._clocks}
+        spawn(self._listen())
+        spawn(self._hear_acknowledgements())
+
+    async def after_step(self) -> bool:
+        replica = self._replica
+        assert self._before is not None
+        change = (replica.read(Quantity.PARAMETERS) - self._before) / np.float32(len(replica.members))
+        values = self._before + change
+        for name in self._owed:
+            self._owed[name] += change
+        await self._gate()
+        arrived, self._arrived = self._arrived, []
+        for message in arrived:
+            size = len(message.body) - 8 * len(replica.members)
+            values = values + np.frombuffer(message.body[:size], dtype=np.float32)
+            replica.include(np.frombuffer(message.body[size:], dtype=np.int64))
+        replica.write(Quantity.PARAMETERS, values)
+        self._before = values
+        if self._when(replica, replica.steps - self._told_at_step):
+            self._told_at_step = replica.steps
+            self._tell()
+        return bool(arrived)
+
+    async def _gate(self) -> None:
+        """Waits for the slowest, for a while."""
+        world, since = self._replica.world, self._replica.world.now
+        try:
+            async with asyncio.timeout(WAIT_S):
+                while self._clocks and self._replica.steps - min(self._clocks.values()) > self._bound:
+                    self._heard.clear()
+                    await self._heard.wait()
+        except TimeoutError:
+            pass
+        if world.now > since:
+            world.record(Waited(at=world.now, node=world.name, since=since, why="the slowest"))
+
+    def _tell(self) -> None:
+        assert self._spawn is not None
+        for name, busy in self._busy.items():
+            if not busy:
+                self._busy[name] = True
+                owed, self._owed[name] = self._owed[name], np.zeros_like(self._owed[name])
+                self._spawn(self._send(name, owed))
+
+    async def _send(self, name: str, change: Vector) -> None:
+        world = self._replica.world
+        head = _HEAD.pack(self._replica.steps, world.now)
+        await world.peer(name).send(CHANGE, head, change.tobytes() + self._own_work().tobytes())
+
+    def _own_work(self) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
+        work = np.zeros(len(self._replica.members), dtype=np.int64)
+        work[self._replica.rank] = self._replica.work[self._replica.rank]
+        return work
+
+    async def _listen(self) -> None:
+        world = self._replica.world
+        assert self._spawn is not None
+        while True:
+            message = await world.receive(CHANGE)
+            step, sent_s = _HEAD.unpack(message.head)
+            self._clocks[message.sender] = max(self._clocks[message.sender], step)
+            self._arrived.append(message)
+            self._heard.set()
+            world.record(
+                Exchanged(
+                    at=world.now,
+                    node=world.name,
+                    name=f"change of {message.sender}",
+                    via="push",
+                    since=sent_s,
+                    members=2,
+                    late=True,
+                )
+            )
+            self._spawn(world.peer(message.sender).send(ACKNOWLEDGEMENT, lane=Lane.CONTROL))
+
+    async def _hear_acknowledgements(self) -> None:
+        while True:
+            message = await self._replica.world.receive(ACKNOWLEDGEMENT)
+            self._busy[message.sender] = False

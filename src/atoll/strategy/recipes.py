@@ -1,0 +1,93 @@
+"""The named strategies: each composes parts and does nothing else.
+
+A recipe is a function whose keywords are what a user may set, and whose docstring is what `atoll strategies` shows: one
+line, the rule, and where it comes from.  To add a strategy, add a function here.
+"""
+
+from typing import Literal
+
+from atoll.strategy.deltas import Deltas
+from atoll.strategy.merge import ByAge, ByWork, Drift, Equal, Mean, Merge, PushSum
+from atoll.strategy.pushes import Pushes
+from atoll.strategy.replica import Quantity, Replica
+from atoll.strategy.rounds import Rounds
+from atoll.strategy.spec import recipe
+from atoll.strategy.talk import Silence, Talk
+from atoll.strategy.when import Every
+from atoll.strategy.whom import Aware, Uniform
+
+__all__ = ["allreduce", "gossip", "none", "ssp"]
+
+MERGES: dict[str, Merge] = {"drift": Drift(), "equal": Equal(), "age": ByAge(), "pushsum": PushSum()}
+
+
+@recipe
+def none(replica: Replica) -> Talk:  # noqa: ARG001 - it asks for nothing
+    """Nobody says anything: every node learns from its own shard alone.
+
+    Rule: nothing.
+    Paper: –, the baseline that every other one must beat.
+    """
+    return Silence()
+
+
+@recipe
+def allreduce(
+    replica: Replica,
+    *,
+    every: int = 1,
+    via: Literal["star", "direct", "ring", "tree", "hd", "best"] = "star",
+    overlap: bool = False,
+    quantity: Literal["parameters", "gradient"] = "parameters",
+    merge: Literal["mean", "work"] = "mean",
+    patience: float = 2.0,
+) -> Talk:
+    """Every so many steps all nodes take the mean of all.
+
+    Rule: x ← mean(x), waited for; with `overlap`, training goes on and x ← x + (mean − snapshot) when it is there.
+    Paper: odticn (Harvard CS 243, 2023) for `every`; local SGD (Stich, 2019).
+    """
+    return Rounds(
+        replica,
+        when=Every(every),
+        quantity=Quantity(quantity),
+        via=via,
+        weight=ByWork() if merge == "work" else Mean(),
+        overlap=overlap,
+        patience=patience,
+    )
+
+
+@recipe
+def gossip(
+    replica: Replica,
+    *,
+    every: int = 1,
+    fanout: int = 0,
+    aware: bool = False,
+    merge: Literal["drift", "equal", "age", "pushsum"] = "drift",
+    patience_s: float = 30.0,
+) -> Talk:
+    """Every so many steps a node pushes its model to a few peers and merges what others pushed to it.
+
+    Rule: x ← x + Σ(arrived − x when it was sent)/(1+n) for `drift`; `equal`, by `age` and `pushsum` as published.
+    Paper: odticn (2023) for `equal` and `aware`; push-sum after Assran et al., 2019.
+    """
+    return Pushes(
+        replica,
+        when=Every(every),
+        whom=Aware() if aware else Uniform(),
+        fanout=fanout,
+        merge=MERGES[merge],
+        patience_s=patience_s,
+    )
+
+
+@recipe
+def ssp(replica: Replica, *, bound: int = 4, every: int = 1) -> Talk:
+    """Everybody tells everybody its changes as they come; nobody runs more than `bound` steps ahead of the slowest.
+
+    Rule: x = x₀ + Σ(all changes that have arrived)/N.
+    Paper: Ho et al., stale synchronous parallel, 2013.
+    """
+    return Deltas(replica, when=Every(every), bound=bound)

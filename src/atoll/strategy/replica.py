@@ -1,0 +1,61 @@
+"""What a strategy may know of its node and do to its model.
+
+Strategies see vectors, never modules.  Everything here happens at step boundaries: between the gradient and the update,
+or after the update; so only training touches parameters, and a strategy never sees half a step.
+"""
+
+import enum
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atoll.exchange import Vector
+from atoll.world.base import World
+
+__all__ = ["Quantity", "Replica", "Work"]
+
+Work = NDArray[np.int64]
+"""How many samples of each member a model state includes, by the members' order."""
+
+
+class Quantity(enum.Enum):
+    """What is exchanged."""
+
+    PARAMETERS = "parameters"
+    GRADIENT = "gradient"
+
+
+class Replica(Protocol):
+    """One node's model, as strategies see it."""
+
+    @property
+    def world(self) -> World: ...
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """All nodes of the run, this one included, in the order that all of them use."""
+
+    @property
+    def rank(self) -> int:
+        """This node's place among the members."""
+
+    @property
+    def steps(self) -> int:
+        """Training steps that this node has done."""
+
+    @property
+    def work(self) -> Work:
+        """What the model includes."""
+
+    def read(self, quantity: Quantity) -> Vector:
+        """A copy of all parameters, or of their gradients, as one vector."""
+
+    def write(self, quantity: Quantity, values: Vector) -> None:
+        """Replaces all parameters, or their gradients."""
+
+    def add(self, quantity: Quantity, change: Vector) -> None:
+        """Adds to all parameters, or to their gradients."""
+
+    def include(self, work: Work) -> None:
+        """The model now includes this work too."""

@@ -1,0 +1,127 @@
+"""Strategies by name: `allreduce:every=4,via=ring,overlap`.
+
+A recipe's signature says what may be written.  What cannot be is refused in one line with what was expected.
+"""
+
+import inspect
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+from atoll.errors import StrategyError, nearest
+from atoll.strategy.replica import Replica
+from atoll.strategy.talk import Strategy, Talk
+
+__all__ = ["RECIPES", "Recipe", "Setting", "parse_strategy", "recipe"]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Something that a user may set."""
+
+    name: str
+    kind: Any
+    default: Any
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        return typing.get_args(self.kind) if typing.get_origin(self.kind) is Literal else ()
+
+    @property
+    def expected(self) -> str:
+        if self.choices:
+            return "one of " + "|".join(self.choices)
+        return {int: "a whole number", float: "a number", bool: "yes or no"}[self.kind]
+
+    def read(self, text: str, where: str) -> Any:
+        value: Any = None
+        try:
+            if self.choices:
+                value = text if text in self.choices else None
+            elif self.kind is bool:
+                value = {"yes": True, "true": True, "no": False, "false": False}.get(text)
+            else:
+                value = self.kind(text)
+                value = value if value >= 0 else None
+        except ValueError:
+            pass
+        if value is None:
+            hint = f"; {nearest(text, self.choices)}" if self.choices else ""
+            raise StrategyError(f"{where}, {self.name}: expected {self.expected}, not {text!r}{hint}")
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A named strategy: how it is made and what may be set."""
+
+    name: str
+    make: Callable[..., Talk]
+    settings: tuple[Setting, ...]
+    about: str
+    rule: str
+    paper: str
+
+
+RECIPES: dict[str, Recipe] = {}
+
+
+def recipe(make: Callable[..., Talk]) -> Callable[..., Talk]:
+    """Makes a function the recipe of its name."""
+    hints = typing.get_type_hints(make)
+    settings = tuple(
+        Setting(name, hints[name], parameter.default)
+        for name, parameter in inspect.signature(make).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    )
+    lines = (inspect.getdoc(make) or "").splitlines() or [""]
+    told = {line.split(":")[0]: line.partition(": ")[2] for line in lines[1:] if ": " in line}
+    RECIPES[make.__name__] = Recipe(
+        make.__name__, make, settings, about=lines[0], rule=told.get("Rule", ""), paper=told.get("Paper", "")
+    )
+    return make
+
+
+def parse_strategy(text: str) -> Strategy:
+    """The strategy that a user wrote.
+
+    >>> parse_strategy("allreduce:every=4,overlap").name
+    'allreduce:every=4,overlap'
+    """
+    name, _, rest = text.partition(":")
+    found = RECIPES.get(name)
+    if found is None:
+        raise StrategyError(f"there is no strategy {name!r}; {nearest(name, RECIPES)}")
+    settings = {setting.name: setting for setting in found.settings}
+    chosen: dict[str, Any] = {}
+    for piece in filter(None, rest.split(",")):
+        key, equals, value = piece.partition("=")
+        where = f"strategy {text!r}"
+        if not equals:
+            key, value = _bare(key, settings, where)
+        if key not in settings:
+            hint = nearest(key, settings) if settings else "it has none"
+            raise StrategyError(f"{where}: there is no setting {key!r}; {hint}")
+        if key in chosen:
+            raise StrategyError(f"{where}: {key!r} is set twice")
+        chosen[key] = settings[key].read(value, where)
+    return Strategy(text, partial(_join, found.make, chosen))
+
+
+def _join(make: Callable[..., Talk], chosen: dict[str, Any], replica: Replica) -> Talk:
+    return make(replica, **chosen)
+
+
+def _bare(word: str, settings: dict[str, Setting], where: str) -> tuple[str, str]:
+    """A word alone: a switch turned on, or a choice that only one setting has."""
+    if word in settings and settings[word].kind is bool:
+        return word, "yes"
+    having = [setting.name for setting in settings.values() if word in setting.choices]
+    if len(having) == 1:
+        return having[0], word
+    if word in settings:
+        raise StrategyError(f"{where}: {word!r} wants a value: {word}=… ({settings[word].expected})")
+    known = [*settings, *(choice for setting in settings.values() for choice in setting.choices)]
+    raise StrategyError(f"{where}: there is no setting {word!r}; {nearest(word, known) if known else 'it has none'}")

@@ -1,0 +1,49 @@
+"""The shape of a conversation: what a strategy does at a node's step boundaries.
+
+A `Strategy` is a frozen value that can be compared, printed and sent to another process.  When a node joins a run,
+`strategy.talk(replica)` gives the conversation of that one node: the only place where a strategy keeps state.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from atoll.strategy.replica import Replica
+
+__all__ = ["Silence", "Spawn", "Strategy", "Talk"]
+
+T = TypeVar("T")
+
+
+class Spawn(Protocol):
+    """Runs something in the background."""
+
+    def __call__(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]: ...
+
+
+class Talk:
+    """One node's side of a strategy."""
+
+    def start(self, spawn: Spawn) -> None:
+        """Called once, before the first step.  What is spawned runs in the background until the node is done."""
+
+    async def after_gradient(self) -> None:
+        """The gradient of a step is there, and not yet used."""
+
+    async def after_step(self) -> bool:
+        """A step is done.  Returns whether the model was merged with others'."""
+        return False
+
+
+class Silence(Talk):
+    """Says nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """A named composition of parts."""
+
+    name: str
+    """As written by the user, with all that differs from the defaults."""
+    talk: Callable[[Replica], Talk]

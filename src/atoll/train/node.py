@@ -1,0 +1,68 @@
+"""The node program: train, and talk at step boundaries.
+
+It is the same in every world.  A node trains and exchanges at the same time: what a strategy does in the background
+goes on while the node computes.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from atoll.strategy import Strategy
+from atoll.trace import Tested
+from atoll.train.replica import TrainedReplica
+from atoll.train.task import Task
+
+__all__ = ["train"]
+
+T = TypeVar("T")
+
+
+async def train(replica: TrainedReplica, task: Task, strategy: Strategy, *, steps: int | None = None) -> None:
+    """Trains until cancelled, or for so many steps."""
+    world = replica.world
+    talk = strategy.talk(replica)
+    async with asyncio.TaskGroup() as group:
+        background = _Background(group)
+        talk.start(background)
+        tested_at = 0
+        while steps is None or replica.steps < steps:
+            await world.compute(replica.compute_gradient)
+            await talk.after_gradient()
+            replica.update()
+            merged = await talk.after_step()
+            if merged or replica.steps - tested_at >= task.test_every:
+                tested_at = replica.steps
+                world.record(
+                    Tested(
+                        at=world.now,
+                        node=world.name,
+                        steps=replica.steps,
+                        measure=replica.test(),
+                        sent_bytes=world.sent_bytes,
+                    )
+                )
+        background.cancel()
+
+
+class _Background:
+    """The tasks of a talk: they run in the node's group and end with its training."""
+
+    def __init__(self, group: asyncio.TaskGroup) -> None:
+        self._group = group
+        self._started: dict[asyncio.Task[Any], None] = {}
+
+    def __call__(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = self._group.create_task(work, name=f"{_name_of_current_task()} in the background")
+        self._started[task] = None
+        task.add_done_callback(lambda done: self._started.pop(done, None))
+        return task
+
+    def cancel(self) -> None:
+        for task in list(self._started):
+            task.cancel()
+
+
+def _name_of_current_task() -> str:
+    task = asyncio.current_task()
+    return task.get_name().removesuffix(" in the background") if task else "somebody"

@@ -1,0 +1,112 @@
+"""A node's own model: it trains, is tested, and is read and changed by strategies at step boundaries."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from atoll.exchange import Vector
+from atoll.seeds import derive
+from atoll.strategy import Quantity, Work
+from atoll.train.parameters import Parameters
+from atoll.train.shards import Indices
+from atoll.train.task import Task
+from atoll.world.base import World
+
+__all__ = ["TrainedReplica"]
+
+
+class TrainedReplica:
+    """One node's model, optimiser and data.
+
+    Args:
+        world: where the node lives.
+        members: all nodes of the run.
+        task: what is learned.
+        shard: this node's examples.
+        seed: of the run; all nodes' models begin alike.
+        optimizer: makes the inner optimiser.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        members: tuple[str, ...],
+        task: Task,
+        shard: Indices,
+        *,
+        seed: int,
+        optimizer: Callable[[Iterable[nn.Parameter]], Optimizer],
+    ) -> None:
+        self.world = world
+        self.members = members
+        self.rank = members.index(world.name)
+        self.steps = 0
+        self.work: Work = np.zeros(len(members), dtype=np.int64)
+        self._task = task
+        with torch.random.fork_rng(devices=[]):
+            torch.random.manual_seed(derive(seed, "model") % 2**63)
+            self.model = task.model()
+        self._parameters = Parameters(self.model)
+        self._optimizer = optimizer(self.model.parameters())
+        self._batches = _batches(shard, task.batch, derive(seed, "batches", world.name))
+
+    @property
+    def size(self) -> int:
+        return self._parameters.size
+
+    # What training does ---
+
+    def compute_gradient(self) -> None:
+        """Forward and backward on the next batch."""
+        batch = next(self._batches)
+        self._optimizer.zero_grad()
+        loss = self._task.loss(self.model(self._task.train.inputs[batch]), self._task.train.targets[batch])
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.work[self.rank] += len(batch)
+
+    def update(self) -> None:
+        """The optimiser's step."""
+        self._optimizer.step()
+        self.steps += 1
+
+    def test(self) -> float:
+        """The measure of the model as it is; `nan` becomes the worst there is."""
+        measure = self._task.test_model(self.model)
+        if math.isfinite(measure):
+            return measure
+        return 0.0 if self._task.rising else 1e9
+
+    # What strategies do ---
+
+    def read(self, quantity: Quantity) -> Vector:
+        if quantity is Quantity.GRADIENT:
+            return self._parameters.read_gradient()
+        return self._parameters.read()
+
+    def write(self, quantity: Quantity, values: Vector) -> None:
+        if quantity is Quantity.GRADIENT:
+            self._parameters.write_gradient(values)
+        else:
+            self._parameters.write(values)
+
+    def add(self, quantity: Quantity, change: Vector) -> None:
+        if quantity is Quantity.GRADIENT:
+            self._parameters.add_gradient(change)
+        else:
+            self._parameters.add(change)
+
+    def include(self, work: Work) -> None:
+        np.maximum(self.work, work, out=self.work)
+
+
+def _batches(shard: Indices, size: int, seed: int) -> Iterator[torch.Tensor]:
+    """The shard in a new order each epoch; a shard smaller than a batch is a batch."""
+    draw = np.random.default_rng(seed)
+    while True:
+        order = draw.permutation(shard)
+        for start in range(0, max(len(order) - size + 1, 1), size):
+            yield torch.from_numpy(order[start : start + size])

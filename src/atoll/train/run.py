@@ -1,0 +1,130 @@
+"""One run: a network, a task, a strategy and a seed go in, a trace comes out."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from atoll.errors import TaskError
+from atoll.network import Network
+from atoll.strategy import parse_strategy
+from atoll.trace import Event, MeanTested, Tested, Trace, TrainingStarted
+from atoll.train.node import train
+from atoll.train.replica import TrainedReplica
+from atoll.train.shards import parse_shards
+from atoll.train.task import Task
+from atoll.train.tasks import load_task
+from atoll.world import Simulation
+from atoll.world.sim import SimWorld
+
+__all__ = ["IDEAL_STRATEGY", "RunSpec", "simulate"]
+
+IDEAL_STRATEGY = "allreduce:quantity=gradient"
+"""What all are compared with, on perfect links: gradients averaged every step."""
+LINGER = 1.5
+"""A run goes on until all nodes have the target, but not beyond this many times what half of them took."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSpec:
+    """Everything that a run depends on."""
+
+    network: Network
+    task: str
+    data: Path | None = None
+    strategy: str
+    shards: str = "dirichlet:0.3"
+    seed: int = 0
+    limit_s: float = 600.0
+    role: str = "strategy"
+
+    @property
+    def file_name(self) -> str:
+        """A name for its trace."""
+        safe = "".join(c if c.isalnum() or c in "=.-" else "_" for c in self.strategy)
+        return f"{self.role}.{safe}.seed{self.seed}.jsonl"
+
+
+def simulate(spec: RunSpec, trace_path: Path) -> None:
+    """Runs in the simulated world, until the target is reached by all, or by half long ago, or the limit."""
+    task = load_task(spec.task, spec.data)
+    strategy = parse_strategy(spec.strategy)
+    members = spec.network.node_names
+    labels = task.labels if task.labels is not None else task.train.targets
+    if labels.ndim != 1:
+        raise TaskError(f"task {task.name!r}: expected a label for each example to deal them by")
+    shards = parse_shards(spec.shards).deal(labels.numpy(), len(members), spec.seed)
+    optimizer = task.ideal_optimizer if spec.role == "ideal" and task.ideal_optimizer else task.optimizer
+    replicas: dict[str, TrainedReplica] = {}
+    with Trace(trace_path) as trace:
+        referee = _Referee(task, trace, replicas)
+        simulation = Simulation(spec.network, seed=spec.seed, trace=referee)
+
+        async def program(world: SimWorld) -> None:
+            shard = shards[members.index(world.name)]
+            replica = TrainedReplica(world, members, task, shard, seed=spec.seed, optimizer=optimizer)
+            replicas[world.name] = replica
+            if len(replicas) == 1:
+                world.record(
+                    TrainingStarted(
+                        at=0.0,
+                        task=task.name,
+                        strategy=spec.strategy,
+                        role=spec.role,
+                        shards=spec.shards,
+                        target=task.target,
+                        rising=task.rising,
+                        parameters=replica.size,
+                    )
+                )
+            await train(replica, task, strategy)
+
+        referee.simulation = simulation
+        simulation.run(program, limit_s=spec.limit_s)
+
+
+class _Referee:
+    """Sees every event on its way to the trace; ends the run when it has shown what it was for, and tests the mean of all replicas."""
+
+    def __init__(self, task: Task, trace: Trace, replicas: dict[str, TrainedReplica]) -> None:
+        self._task = task
+        self._trace = trace
+        self._replicas = replicas
+        self._last: dict[str, float] = {}
+        self._half_s: float | None = None
+        self._tests = 0
+        self.simulation: Simulation | None = None
+
+    def record(self, event: Event) -> None:
+        self._trace.record(event)
+        if isinstance(event, Tested):
+            self._last[event.node] = event.measure
+            self._tests += 1
+            if self._tests % (2 * len(self._replicas)) == 0:
+                self._test_mean(event.at)
+            self._judge(event.at)
+
+    def flush(self) -> None:
+        self._trace.flush()
+
+    def _judge(self, now: float) -> None:
+        assert self.simulation is not None
+        arrived = sum(self._task.reached(measure) for measure in self._last.values())
+        count = len(self._replicas)
+        if self._half_s is None and 2 * arrived >= count:
+            self._half_s = now
+        if arrived == count or (self._half_s is not None and now > LINGER * self._half_s):
+            self.simulation.stop("target reached")
+
+    def _test_mean(self, now: float) -> None:
+        """In simulation somebody can see all replicas at once."""
+        some = next(iter(self._replicas.values()))
+        models = [replica.model.state_dict() for replica in self._replicas.values()]
+        own = {name: value.clone() for name, value in some.model.state_dict().items()}
+        with torch.no_grad():
+            for name, value in some.model.state_dict().items():
+                if value.is_floating_point():
+                    value.copy_(torch.stack([model[name] if model is not models[0] else own[name] for model in models]).mean(0))
+        measure = some.test()
+        some.model.load_state_dict(own)
+        self._trace.record(MeanTested(at=now, measure=measure))

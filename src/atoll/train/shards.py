@@ -1,0 +1,67 @@
+"""Who learns from which examples: `iid`, `dirichlet:A` (each label spread unevenly), `label` (sorted by label, cut in
+N).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atoll.errors import TaskError, nearest
+from atoll.seeds import derive
+
+__all__ = ["Shards", "parse_shards"]
+
+Indices = NDArray[np.int64]
+_KINDS = ("iid", "dirichlet", "label")
+
+
+@dataclass(frozen=True, slots=True)
+class Shards:
+    """How examples are dealt out."""
+
+    kind: str
+    alpha: float = 0.3
+
+    def __str__(self) -> str:
+        return f"dirichlet:{self.alpha:g}" if self.kind == "dirichlet" else self.kind
+
+    def deal(self, labels: NDArray[np.int64], nodes: int, seed: int) -> list[Indices]:
+        """The examples of each node: every example once, at least one for everybody."""
+        if len(labels) < nodes:
+            raise TaskError(f"{len(labels)} examples cannot be dealt to {nodes} nodes: expected at least one for each")
+        draw = np.random.default_rng(derive(seed, "shards"))
+        if self.kind == "label":
+            return [part.astype(np.int64) for part in np.array_split(np.argsort(labels, kind="stable"), nodes)]
+        if self.kind == "iid":
+            return [part.astype(np.int64) for part in np.array_split(draw.permutation(len(labels)), nodes)]
+        parts: list[list[int]] = [[] for _ in range(nodes)]
+        for label in np.unique(labels):
+            mine = draw.permutation(np.flatnonzero(labels == label))
+            cuts = np.round(np.cumsum(draw.dirichlet([self.alpha] * nodes)) * len(mine)).astype(int)[:-1]
+            for part, piece in zip(parts, np.split(mine, cuts), strict=True):
+                part.extend(piece.tolist())
+        for part in parts:  # nobody goes without: the richest gives one
+            if not part:
+                part.append(max(parts, key=len).pop())
+        return [np.array(sorted(part), dtype=np.int64) for part in parts]
+
+
+def parse_shards(text: str) -> Shards:
+    """The shards that a user wrote.
+
+    >>> str(parse_shards("dirichlet"))
+    'dirichlet:0.3'
+    """
+    kind, colon, value = text.partition(":")
+    if kind not in _KINDS or (colon and kind != "dirichlet"):
+        raise TaskError(f"there are no shards {text!r}; {nearest(kind, _KINDS)} (iid, dirichlet:A, label)")
+    if not colon:
+        return Shards(kind)
+    try:
+        alpha = float(value)
+    except ValueError:
+        alpha = 0.0
+    if not 0 < alpha < 1e6:
+        raise TaskError(f"shards {text!r}: expected a number above 0 after the colon, not {value!r}")
+    return Shards(kind, alpha)
