@@ -1,5 +1,6 @@
 """The command line.  What a user got wrong is told in one line on standard error, with exit status 2."""
 
+import io
 import sys
 from typing import Annotated
 
@@ -42,7 +43,7 @@ def networks(
         str | None, typer.Argument(help="A preset's name, or the path of a TOML file; all if left out.")
     ] = None,
     seed: Annotated[int, typer.Option(help="The weather to show.")] = 0,
-    seconds: Annotated[float | None, typer.Option(min=1.0, help="How much of it to show.")] = None,
+    seconds: Annotated[float | None, typer.Option(min=1.0, max=100_000.0, help="How much of it to show.")] = None,
 ) -> None:
     """List the networks that ship with Atoll, or show one: a drawing, its links, and what happens to them."""
     console = Console()
@@ -54,8 +55,25 @@ def networks(
 
 def main() -> None:
     """What the `atoll` command runs."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that cannot show a character shows another
     try:
-        app()
+        status = app(standalone_mode=False)
     except UserError as error:
-        Console(stderr=True, soft_wrap=True, highlight=False, markup=False).print(f"atoll: {error}")
-        sys.exit(2)
+        _complain(str(error))
+    except typer.Abort:
+        sys.exit(130)
+    except Exception as error:  # the command line's own complaints have no public base class
+        tell = getattr(error, "format_message", None)
+        if tell is None:
+            raise
+        _complain(str(tell()))
+    else:
+        sys.exit(status if isinstance(status, int) else 0)
+
+
+def _complain(message: str) -> None:
+    """One line on standard error, and status 2."""
+    print("atoll:", " ".join(message.split()), file=sys.stderr)  # noqa: T201 - no markup, no wrapping
+    sys.exit(2)

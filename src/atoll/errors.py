@@ -3,10 +3,13 @@
 ::
 
     AtollError
-    ├── UserError            something that was asked for cannot be done as written; the command line says so and exits
-    with 2 │   ├── NetworkError     a network's name, file, key or value │   └── TraceError       a trace file that
-    cannot be read ├── UnknownPeer          a node program named a peer that the world does not have └── Stalled
-    a simulation in which nothing can happen any more
+    ├── UserError            what was asked for cannot be done as written; the command line says so and exits with 2
+    │   ├── NetworkError     a network's name, file, key or value
+    │   ├── StrategyError    a strategy's name, setting or value
+    │   ├── TaskError        a task's name, data or shards
+    │   └── TraceError       a trace file that cannot be read
+    ├── UnknownPeer          a node program named a peer that the world does not have
+    └── Stalled              a simulation in which nothing can happen any more
 
 A message names what was wrong, where, and what to do about it.  A broken invariant inside Atoll is an `AssertionError`.
 """

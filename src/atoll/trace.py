@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, Self, TextIO
+from typing import Any, ClassVar, Protocol, Self, TextIO
 
 from atoll.errors import TraceError, nearest
 
@@ -167,6 +167,14 @@ class RunEnded(Event):
 
     reason: str
     """`finished`, `time limit`, `stalled` or `failed: …`."""
+
+
+class Recorder(Protocol):
+    """Where events go."""
+
+    def record(self, event: Event) -> None: ...
+
+    def flush(self) -> None: ...
 
 
 class Trace:

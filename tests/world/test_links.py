@@ -363,3 +363,126 @@ def test_order_on_a_channel(sizes: list[int], seed: int) -> None:
         return [int.from_bytes((await world.peer("0").receive("x")).head) for _ in sizes]
 
     assert run(shaky, program, seed=seed, physics=Physics())["1"] == list(range(len(sizes)))
+
+
+class TestRegressions:
+    """Found by a review that tried to break it."""
+
+    @pytest.mark.parametrize("line", ["jitter_ms = 10", "loss = 0.5"])
+    def test_nothing_arrives_over_a_link_that_is_down(self, line: str) -> None:
+        cut = network(f'[[node]]\ncount = 2\n[[link]]\namong = "*"\nlatency_ms = 30\n{line}\noutages = [[0.0301, 5]]')
+        for seed in range(40):
+            [arrived] = arrivals(cut, [(0, "0", "1", 100)], physics=Physics(), seed=seed)
+            assert arrived <= 0.0301 or arrived >= 5
+
+    def test_nor_by_a_latency_that_wanders(self) -> None:
+        cut = network(
+            '[[node]]\ncount = 2\n[[link]]\namong = "*"\n'
+            "walk = { low_s = 5, high_s = 5, move_s = 0.5 }\noutages = [[4.9, 100]]"
+        )
+        for seed in range(10):
+            assert arrivals(cut, [(0, "0", "1", 100)], seed=seed)[0] > 100
+
+    def test_a_link_that_is_down_from_the_start(self) -> None:
+        cut = network('[[node]]\ncount = 2\n[[link]]\namong = "*"\nlatency_ms = 10\noutages = [[0, 20]]')
+        assert arrivals(cut, [(0, "0", "1", 100)]) == [near(20.03)]
+
+    def test_a_hole_in_the_rate_does_not_open_the_window(self, tmp_path: Path) -> None:
+        physics = Physics(headers=False, jitter=False, loss=False)
+        times = []
+        for text in ("0 1000\n10 0\n", "0 0\n0.1 1000\n10 0\n"):
+            (tmp_path / "rates").write_text(text)
+            traced = parse_network(
+                '[[node]]\ncount = 2\n[[link]]\namong = "*"\nlatency_ms = 100\ntrace = "rates"',
+                name="x",
+                folder=tmp_path,
+            )
+            times += arrivals(traced, [(0, "0", "1", 2 * MB)], physics=physics)
+        assert times[1] >= times[0]
+
+    def test_ten_segments_fit_the_first_window(self) -> None:
+        fast = network(PAIR.replace("rate_mbps = 10", "rate_mbps = 1000"))
+        [taken] = arrivals(fast, [(0, "0", "1", 14_480)], physics=Physics(jitter=False))
+        assert taken < 0.031
+
+    def test_one_segment_is_one_packet(self) -> None:
+        lossy = network(PAIR.replace("rate_mbps = 10", "loss = 0.2"))
+        sends: list[Send] = [(float(n), "0", "1", 1448) for n in range(1000)]
+        times = arrivals(lossy, sends, physics=Physics(jitter=False))
+        late = sum(time - when > 0.05 for time, (when, *_) in zip(times, sends, strict=True))
+        assert 160 < late < 240
+
+    def test_dialling_takes_a_round_trip_whoever_asks(self) -> None:
+        cut = network(PAIR.replace("30", "1000").replace("rate_mbps = 10", "") + "outages = [[10, 20]]")
+        before, after = arrivals(cut, [(19.999, "0", "1", 100), (20.001, "0", "1", 100)])
+        assert before == after == near(23)
+        assert arrivals(cut, [(1, "0", "1", 100), (20.5, "0", "1", 100), (30, "0", "1", 100)])[1:] == [
+            near(23),
+            near(31),
+        ]
+
+    def test_paths_follow_latencies(self) -> None:
+        net = network(
+            """
+            run_s = 20
+            hubs = ["h", "k"]
+            [[node]]
+            names = ["a", "b"]
+            [[link]]
+            between = ["a", "h"]
+            phases = [{ latency_ms = 10 }, { latency_ms = 5000 }]
+            [[link]]
+            between = ["b", "h"]
+            [[link]]
+            between = ["?", "k"]
+            latency_ms = 25
+        """.replace('between = ["?", "k"]', 'between = ["[ab]", "k"]')
+        )
+        assert arrivals(net, [(1, "a", "b", 100), (15, "a", "b", 100)]) == [near(1.01), near(15.05)]
+
+    def test_a_broken_path_holds_nothing_back(self) -> None:
+        """Sent over a long path; that is cut when a short one is back: the message is sent again, and is there soon."""
+        net = network("""
+            hubs = ["h", "k"]
+            [[node]]
+            names = ["a", "b"]
+            [[link]]
+            between = ["[ab]", "h"]
+            latency_ms = 5
+            [[link]]
+            between = ["a", "h"]
+            latency_ms = 5
+            outages = [[0, 1]]
+            [[link]]
+            between = ["[ab]", "k"]
+            latency_ms = 2500
+            outages = [[2, 100]]
+        """)
+        assert arrivals(net, [(0.5, "a", "b", 100)]) == [near(2 + 0.02 + 0.01)]
+
+    def test_phases_without_and_with_a_limit(self) -> None:
+        ends = [("n0", "n1"), ("n1", "n2"), ("n2", "x"), ("y", "n2")]
+        links = "".join(
+            f'[[link]]\nbetween = ["{a}", "{b}"]\n'
+            "phases = [{ latency_ms = 10 }, { latency_ms = 10, rate_mbps = 8 }]\n"
+            for a, b in ends
+        )
+        net = network(f'run_s = 100\n[[node]]\nnames = ["n0", "n1", "n2", "x", "y"]\n{links}')
+        times = arrivals(net, [(0, "n0", "n2", MB), (0, "y", "x", MB), (0, "n1", "x", MB), (60, "n0", "n2", MB)])
+        assert times == [pytest.approx(0.02, rel=1e-3)] * 2 + [pytest.approx(0.02, rel=1e-3), near(61.02)]
+
+    def test_cancelling_a_long_message_before_a_short_one(self) -> None:
+        async def program(world: SimWorld) -> float:
+            if world.name == "1":
+                await world.receive("y")
+                return world.now
+            async with asyncio.TaskGroup() as group:
+                long = group.create_task(world.peer("1").send("x", b"", bytes(300_000)))
+                group.create_task(world.peer("1").send("y", b"", b"short"))
+                await world.sleep(0.1)
+                long.cancel()
+                await world.sleep(20)
+            return 0.0
+
+        lossy = network('[[node]]\ncount = 2\n[[link]]\namong = "*"\nlatency_ms = 50\nloss = 0.05')
+        assert run(lossy, program, physics=Physics())["1"] <= 0.26

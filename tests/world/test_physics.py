@@ -21,7 +21,7 @@ def test_a_window_halves_while_idle() -> None:
     window = 16.0 * INITIAL_WINDOW_BYTES
     assert idle_window(window, 0.1, 0.05) == window
     assert idle_window(window, 0.45, 0.05) == window / 4
-    assert idle_window(window, 1e9, 0.05) == INITIAL_WINDOW_BYTES
+    assert idle_window(window, 1e9, 0.05) < 1
 
 
 def test_noticing_takes_a_second_or_four_round_trips() -> None:

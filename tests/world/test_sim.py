@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 import hashlib
 import time
 from concurrent.futures import ProcessPoolExecutor
@@ -333,3 +334,155 @@ class TestTrace:
             Simulation(load_network("nine"), trace=trace).run(program)
         assert (tmp_path / "trace").stat().st_size < 5_000_000
         assert sum(isinstance(event, Computed) for event in read_trace(tmp_path / "trace")) == 9000
+
+
+class TestRegressions:
+    """Found by a review that tried to break it."""
+
+    SECOND = '[[node]]\ncount = 2\n[[link]]\namong = "*"\nlatency_ms = 1000'
+
+    def test_a_receive_cancelled_as_its_message_comes_hands_it_on(self) -> None:
+        async def program(world: SimWorld) -> bytes:
+            if world.name == "0":
+                await world.peer("1").send("x", b"m1")
+                return b""
+
+            async def impatient() -> None:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout_at(1.0):
+                        await world.receive("x")
+
+            async with asyncio.TaskGroup() as group:
+                first = group.create_task(impatient())
+                second = group.create_task(world.receive("x"))
+            return second.result().head if first.done() else b""
+
+        assert run(network(self.SECOND), program)["1"] == b"m1"
+
+    def test_two_cancelled_at_once_keep_the_order(self) -> None:
+        async def program(world: SimWorld) -> list[bytes]:
+            if world.name == "0":
+                await world.peer("1").send("x", b"m1")
+                await world.peer("1").send("x", b"m2")
+                return []
+            receives = [asyncio.ensure_future(world.receive("x")) for _ in range(2)]
+            await world.sleep(0.5)
+            for receive in receives:  # when both messages have come and neither receive has run
+                world.simulation.loop.call_at(1.0, receive.cancel)
+            await asyncio.wait(receives)
+            assert all(receive.cancelled() for receive in receives)
+            return [(await world.receive("x")).head for _ in range(2)]
+
+        assert run(network(self.SECOND), program)["1"] == [b"m1", b"m2"]
+
+    def test_a_woken_receive_that_is_cancelled_loses_nothing(self) -> None:
+        async def program(world: SimWorld) -> list[bytes]:
+            if world.name == "1":
+                await world.peer("0").send("x", b"m1")
+                await world.peer("0").send("x", b"m2")
+                return []
+            waiting = asyncio.ensure_future(world.receive("x"))
+            await world.sleep(1)
+            got = asyncio.ensure_future(world.receive("x"))
+            waiting.cancel()
+            await asyncio.wait([waiting])
+            return [(await got).head, (await world.receive("x")).head]
+
+        assert sorted(run(network(self.SECOND), program)["0"]) == [b"m1", b"m2"]
+
+    def test_an_isolated_node_stalls_whatever_the_weather_elsewhere(self) -> None:
+        apart = network('[[node]]\nnames = ["a", "b", "c"]\n[[link]]\nbetween = ["a", "b"]\nup_s = 3\ndown_s = 1')
+
+        async def sends(world: SimWorld) -> None:
+            if world.name == "a":
+                await world.peer("c").send("x")
+
+        async def waits(world: SimWorld) -> None:
+            if world.name == "a":
+                await world.peer("c").wait_until(reachable=True)
+
+        for program in (sends, waits):
+            with pytest.raises(Stalled):
+                run(apart, program)
+
+    def test_noticing_keeps_nothing_alive(self) -> None:
+        many = network(
+            'hubs = ["h"]\n[[node]]\ncount = 60\n'
+            '[[link]]\nbetween = ["*", "h"]\nlatency_ms = 300\nup_s = 20\ndown_s = 5'
+        )
+
+        async def program(world: SimWorld) -> None:
+            for name in world.peer_names[:3]:
+                assert world.peer(name).reachable in (True, False)
+            await world.sleep(30)
+            await world.receive("never")
+
+        simulation = Simulation(many)
+        with pytest.raises(Stalled):
+            simulation.run(program)
+        assert simulation.now < 31
+
+    def test_reach_does_not_depend_on_having_looked(self) -> None:
+        async def program(world: SimWorld) -> list[bool]:
+            peer = world.peer("1" if world.name == "0" else "0")
+            if world.name == "0":
+                assert peer.reachable
+            seen = []
+            for when in (5.1, 6.1, 20.02, 20.1):
+                await world.sleep(when - world.now)
+                seen.append(peer.reachable)
+            return seen
+
+        assert run(network(PAIR + "outages = [[5, 20]]"), program) == {
+            "0": [True, False, False, True],
+            "1": [True, False, False, True],
+        }
+
+    def test_tasks_left_behind_are_ended(self) -> None:
+        ended: list[str] = []
+
+        async def left_behind(world: SimWorld) -> None:
+            try:
+                await world.sleep(1000)
+            finally:
+                ended.append(world.name)
+
+        kept: list[asyncio.Task[None]] = []
+
+        async def loose(world: SimWorld) -> None:
+            kept.append(asyncio.ensure_future(left_behind(world)))
+            await world.sleep(1)
+
+        run(network(PAIR), loose)
+        assert sorted(ended) == ["0", "1"]
+
+    def test_sleeping_for_ever_is_not_living(self) -> None:
+        async def program(world: SimWorld) -> None:
+            await world.sleep(float("inf"))
+
+        with pytest.raises(Stalled, match="0: is in"):
+            run(network(PAIR), program)
+
+    def test_many_unread_messages_of_another_cost_little(self) -> None:
+        async def program(world: SimWorld) -> float:
+            if world.name == "0":
+                for _ in range(4000):
+                    await world.peer("2").receive("x")
+                return time.perf_counter()
+            if world.name in "12":
+                for _ in range(4000):
+                    await world.peer("0").send("x")
+            return 0.0
+
+        began = time.perf_counter()
+        run(network(STAR), program)
+        assert time.perf_counter() - began < 5
+
+    def test_cancelled_timers_are_thrown_out(self) -> None:
+        async def program(world: SimWorld) -> int:
+            for _ in range(5000):
+                async with asyncio.timeout(1e6):
+                    await world.sleep(0.001)
+            return len(world.simulation.loop._timers)
+
+        assert max(run(network(PAIR), program).values()) < 2500

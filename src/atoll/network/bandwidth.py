@@ -22,6 +22,8 @@ __all__ = ["BandwidthTrace", "read_bandwidth_trace"]
 
 PACKET_BYTES = 1500
 BIN_S = 0.1
+LARGEST = 1e9
+"""No time or rate in a trace is larger."""
 OUTAGE_S = 1.0
 """Service that is away for this long is an outage: a live transport gives a connection up after about a second."""
 
@@ -44,17 +46,20 @@ class BandwidthTrace:
 
     @property
     def outages(self) -> tuple[tuple[float, float], ...]:
-        """Stretches of at least a second without service, inside one period."""
-        found: list[tuple[float, float]] = []
+        """Stretches of a second or more without service, inside one period; one that goes on in the next lap counts."""
+        holes: list[tuple[float, float]] = []
         start: float | None = None
         for time, rate in zip((*self.times_s, self.period_s), (*self.rates_bps, 1.0), strict=True):
             if rate == 0 and start is None:
                 start = time
             elif rate > 0 and start is not None:
-                if time - start >= OUTAGE_S - 1e-9:
-                    found.append((start, time))
+                holes.append((start, time))
                 start = None
-        return tuple(found)
+        across = 0.0
+        if holes and holes[0][0] == 0 and holes[-1][1] == self.period_s:
+            across = holes[0][1] + self.period_s - holes[-1][0]
+        ends = {holes[0], holes[-1]} if across >= OUTAGE_S - 1e-9 else set()
+        return tuple(hole for hole in holes if hole[1] - hole[0] >= OUTAGE_S - 1e-9 or hole in ends)
 
     @property
     def mean_bps(self) -> float:
@@ -72,13 +77,15 @@ def read_bandwidth_trace(path: Path) -> BandwidthTrace:
         raise NetworkError(f"bandwidth trace {path}: neither text nor gzipped text") from None
     except OSError as error:
         raise NetworkError(f"bandwidth trace {path}: {error.strerror or error}") from None
+    except ValueError:
+        raise NetworkError(f"bandwidth trace {str(path)!r}: not the name of a file") from None
     rows: list[list[float]] = []
     for number, line in enumerate(text.splitlines(), 1):
         fields = line.split()
         if not fields or fields[0].startswith("#"):
             continue
         try:
-            rows.append([float(field) for field in fields])
+            rows.append([_finite(field) for field in fields])
         except ValueError:
             raise NetworkError(
                 f"bandwidth trace {path}, line {number}: expected numbers, not {line.strip()!r}"
@@ -90,6 +97,13 @@ def read_bandwidth_trace(path: Path) -> BandwidthTrace:
         raise NetworkError(f"bandwidth trace {path}: expected at least two lines, found {len(rows)}")
     build = _from_packets if len(rows[0]) == 1 else _from_rates
     return build(rows, str(path))
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not abs(value) <= LARGEST:
+        raise ValueError(text)
+    return value
 
 
 def _from_packets(rows: list[list[float]], source: str) -> BandwidthTrace:

@@ -20,6 +20,8 @@ from atoll.network.model import Fading, Gaps, Link, Network, Node, Outage, Phase
 
 __all__ = ["load_network", "parse_network", "preset_names"]
 
+LARGEST = 1e12
+"""No number that a network needs is larger; `inf` is for the end of an outage, and for no limit."""
 STEP_S = 0.5
 """Seconds a step of a node of speed 1."""
 PRESETS = Path(__file__).parent / "presets"
@@ -40,23 +42,22 @@ def load_network(spec: str) -> Network:
         return _load_file(path, spec, count=None)
     name, colon, number = spec.partition(":")
     if name not in preset_names():
-        if path.is_file():
-            raise NetworkError(f"network {spec!r}: a network file's name ends in .toml")
         raise NetworkError(
-            f"there is no network {name!r}; {nearest(name, preset_names())} (or the path of a .toml file)"
+            f"there is no network {_short(name)}; {nearest(name, preset_names())} (or the path of a .toml file)"
         )
-    if colon and not (number.isdecimal() and int(number) > 0):
-        raise NetworkError(f"network {spec!r}: expected a number of nodes after the colon, not {number!r}")
+    if colon and not (number.isdecimal() and len(number) <= 6 and int(number) > 0):
+        raise NetworkError(f"network {spec!r}: expected a number of nodes after the colon, not {_short(number)}")
     return _load_file(PRESETS / f"{name}.toml", name, count=int(number) if colon else None)
 
 
 def _load_file(path: Path, shown: str, count: int | None) -> Network:
     try:
         text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise NetworkError(f"network file {path}: {error.strerror or error}") from None
     except UnicodeDecodeError:
         raise NetworkError(f"network file {path}: expected text in UTF-8") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else None
+        raise NetworkError(f"network file {_short(str(path))[1:-1]}: {reason or 'not the name of a file'}") from None
     return parse_network(text, name=path.stem, shown=shown, folder=path.parent, count=count)
 
 
@@ -77,6 +78,8 @@ def parse_network(
         table = _Table(tomllib.loads(text), shown)
     except tomllib.TOMLDecodeError as error:
         raise NetworkError(f"{shown}: not valid TOML: {error}") from None
+    except (RecursionError, ValueError):
+        raise NetworkError(f"{shown}: not valid TOML: nested too deeply, or a number too long") from None
     about = table.take("about", str, "")
     hubs = tuple(table.strings("hubs", []))
     run_s = table.number("run_s", None, above=0)
@@ -217,7 +220,7 @@ def _fading(table: "_Table") -> Fading:
     for key, value in {"quantiles_mbps": quantiles, **others}.items():
         if value is None:
             raise NetworkError(f"{table.where}: expected '{key}'")
-    if not all(isinstance(each, int | float) for each in quantiles):
+    if not all(type(each) in (int, float) and abs(each) <= LARGEST for each in quantiles):
         raise NetworkError(f"{table.where}, quantiles_mbps: expected a list of numbers")
     rates = tuple(float(each) * 1e6 for each in quantiles)
     return _located(table.where, partial(Fading, quantiles_bps=rates, every_s=every_s, **others))
@@ -261,13 +264,19 @@ class _Table:
         if len(values) != 2 or not all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
             raise NetworkError(f"{self.where}, {key}: expected a number or a list of two, not {value!r}")
         for each in values:
-            self._check(key, each, least, above)
+            if each != default:
+                self._check(key, each, least, above)
         return [float(each) for each in values]
 
     def _check(self, key: str, value: float, least: float | None, above: float | None) -> None:
-        if (least is not None and not value >= least) or (above is not None and not value > above):
-            expected = f"a number of at least {least:g}" if least is not None else f"a number above {above:g}"
-            raise NetworkError(f"{self.where}, {key}: expected {expected}, not {value!r}")
+        wrong = (least is not None and not value >= least) or (above is not None and not value > above)
+        if wrong or not abs(value) <= LARGEST:
+            expected = "a finite number"
+            if wrong and least is not None:
+                expected = f"a number of at least {least:g}"
+            elif wrong:
+                expected = f"a number above {above:g}"
+            raise NetworkError(f"{self.where}, {key}: expected {expected}, not {_short(value)}")
 
     def strings(self, key: str, default: list[str] | None) -> Any:
         value = self.take(key, (str, list), default)
@@ -281,8 +290,11 @@ class _Table:
     def spans(self, key: str) -> list[tuple[float, float]]:
         value = self.take(key, list, [])
         for each in value:
-            if not (isinstance(each, list) and len(each) == 2 and all(isinstance(n, int | float) for n in each)):
+            if not (isinstance(each, list) and len(each) == 2 and all(type(n) in (int, float) for n in each)):
                 raise NetworkError(f"{self.where}, {key}: expected pairs [start, end] in seconds, not {each!r}")
+            for time in each:
+                if time != math.inf:
+                    self._check(key, time, None, None)
         return [(float(start), float(end)) for start, end in value]
 
     def tables(self, key: str) -> list[Mapping[str, Any]]:
@@ -315,6 +327,11 @@ class _Table:
     def finish(self) -> None:
         for key in self._values:
             raise NetworkError(f"{self.where}: there is no key {key!r} here; {nearest(key, self._known)}")
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:20]}… ({len(text)} characters)"
 
 
 _KIND_NAMES = {

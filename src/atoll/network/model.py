@@ -17,6 +17,8 @@ from atoll.network.bandwidth import BandwidthTrace
 
 __all__ = ["Fading", "Gaps", "Link", "Network", "Node", "Outage", "Phase", "UpDown", "Walk", "Way"]
 
+LEAST_S = 0.001
+"""Weather that changes faster than this is no weather."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
@@ -60,7 +62,7 @@ class Walk:
     move_s: float
 
     def __post_init__(self) -> None:
-        _need(0 <= self.low_s <= self.high_s, "a walk needs 0 <= low <= high")
+        _need(0 <= self.low_s <= self.high_s < math.inf, "a walk needs 0 <= low <= high")
         _need(self.move_s >= 0, "a walk's move must be 0 or more")
 
 
@@ -85,7 +87,8 @@ class Fading:
         _need(list(self.quantiles_bps) == sorted(self.quantiles_bps), "the quantiles of a fading rate must not fall")
         _need(self.quantiles_bps[-1] > 0, "a fading rate must be above 0 at times")
         _need(0 <= self.slow_share <= 1, "the slow share of a fading rate must be in [0, 1]")
-        _need(min(self.slow_s, self.fast_s, self.every_s) > 0, "the times of a fading rate must be above 0")
+        times = (self.slow_s, self.fast_s, self.every_s)
+        _need(all(time >= LEAST_S for time in times), f"the times of a fading rate must be at least {LEAST_S} s")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,7 +112,8 @@ class Gaps:
     long_most_s: float
 
     def __post_init__(self) -> None:
-        _need(min(self.every_s, self.again_s, self.long_every_s) > 0, "gaps must be some time apart")
+        times = (self.every_s, self.again_s, self.long_every_s)
+        _need(all(time >= LEAST_S for time in times), f"gaps must be at least {LEAST_S} s apart")
         _need(0 <= self.again < 1, "the probability of another gap soon must be in [0, 1)")
         _need(self.sigma >= 0 and self.median_s > 0, "gaps need a positive median and a sigma of 0 or more")
         _need(0 < self.least_s <= self.most_s, "gaps need 0 < least <= most")
@@ -124,7 +128,7 @@ class Phase:
     rate_bps: float
 
     def __post_init__(self) -> None:
-        _need(self.latency_s >= 0, "a phase's latency must be 0 or more")
+        _need(0 <= self.latency_s < math.inf, "a phase's latency must be 0 or more")
         _need(self.rate_bps > 0, "a phase's rate must be more than 0")
 
 
@@ -147,7 +151,8 @@ class UpDown:
     down_s: float
 
     def __post_init__(self) -> None:
-        _need(self.up_s > 0 and self.down_s > 0, "mean up and down times must be more than 0")
+        times = (self.up_s, self.down_s)
+        _need(all(LEAST_S <= time < math.inf for time in times), f"mean up and down times must be at least {LEAST_S} s")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -186,13 +191,13 @@ class Way:
         )
 
     @property
-    def least_rate_bps(self) -> float:
-        """The lowest rate it has while it is up, for a table."""
+    def most_rate_bps(self) -> float:
+        """The highest rate it ever has."""
         if self.trace:
-            return min(self.trace.rates_bps)
+            return max(self.trace.rates_bps)
         if self.fading:
-            return self.fading.quantiles_bps[0]
-        return min((phase.rate_bps for phase in self.phases), default=self.rate_bps)
+            return self.fading.quantiles_bps[-1]
+        return max((phase.rate_bps for phase in self.phases), default=self.rate_bps)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -258,7 +263,9 @@ class Network:
             pairs.add(pair)
             phased = link.there.phases or link.back.phases
             _need(not phased or self.run_s is not None, f"link {link.name} has phases: say how long the run is (run_s)")
-        _need(self.run_s is None or self.run_s > 0, "run_s must be more than 0")
+        _need(self.run_s is None or 0 < self.run_s < math.inf, "run_s must be more than 0 and finite")
+        for hub in self.hubs:
+            _need(bool(_NAME.fullmatch(hub)), f"a hub's name is letters, digits, '_', '.', '-', not {hub!r}")
 
     def __len__(self) -> int:
         return len(self.nodes)

@@ -251,7 +251,7 @@ def _row(link: Link, direction: tuple[str, Way], network: Network, *, seed: int,
         if away > (end - start) / 2:
             row.append("░", "red")
         elif math.isfinite(most):
-            height = math.ceil(_mean_rate(changes, start, end) / most * len(_BARS))
+            height = math.ceil(_mean_rate(changes, start, end) / max(most, 1e-9) * len(_BARS))
             row.append(_BARS[min(max(height, 1), len(_BARS)) - 1], "yellow" if away else "green")
         else:
             row.append("█", "yellow" if away else "green")

@@ -5,4 +5,14 @@ from atoll.train.shards import parse_shards
 from atoll.train.task import Examples, Task, accuracy
 from atoll.train.tasks import TASKS, load_task
 
-__all__ = ["IDEAL_STRATEGY", "TASKS", "Examples", "RunSpec", "Task", "accuracy", "load_task", "parse_shards", "simulate"]
+__all__ = [
+    "IDEAL_STRATEGY",
+    "TASKS",
+    "Examples",
+    "RunSpec",
+    "Task",
+    "accuracy",
+    "load_task",
+    "parse_shards",
+    "simulate",
+]

@@ -29,6 +29,7 @@ class TrainedReplica:
         shard: this node's examples.
         seed: of the run; all nodes' models begin alike.
         optimizer: makes the inner optimiser.
+        tester: tests a model.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class TrainedReplica:
         *,
         seed: int,
         optimizer: Callable[[Iterable[nn.Parameter]], Optimizer],
+        tester: Callable[[nn.Module, Vector], float],
     ) -> None:
         self.world = world
         self.members = members
@@ -47,6 +49,7 @@ class TrainedReplica:
         self.steps = 0
         self.work: Work = np.zeros(len(members), dtype=np.int64)
         self._task = task
+        self._tester = tester
         with torch.random.fork_rng(devices=[]):
             torch.random.manual_seed(derive(seed, "model") % 2**63)
             self.model = task.model()
@@ -75,7 +78,7 @@ class TrainedReplica:
 
     def test(self) -> float:
         """The measure of the model as it is; `nan` becomes the worst there is."""
-        measure = self._task.test_model(self.model)
+        measure = self._tester(self.model, self._parameters.read())
         if math.isfinite(measure):
             return measure
         return 0.0 if self._task.rising else 1e9

@@ -92,5 +92,5 @@ class Task:
         return total
 
 
-_TEST_BATCH = 500
+_TEST_BATCH = 100  # larger ones do not fit the caches
 _FAR = 0.05

@@ -9,7 +9,6 @@ from collections.abc import Callable
 
 from atoll.world.fair import Flow
 from atoll.world.loop import Timer
-from atoll.world.physics import INITIAL_WINDOW_BYTES
 from atoll.world.wires import Path
 
 __all__ = ["Connection", "Transfer"]
@@ -18,7 +17,7 @@ __all__ = ["Connection", "Transfer"]
 class Transfer:
     """One message on its way."""
 
-    __slots__ = ("arrival", "began_s", "bytes", "deliver", "left", "offered_s", "sent", "wire_bytes")
+    __slots__ = ("arrival", "began_s", "bytes", "deliver", "left", "offered_s", "path", "sent", "wire_bytes")
 
     def __init__(
         self, size: int, wire_bytes: float, sent: "Future[None]", deliver: Callable[["Transfer"], None], now: float
@@ -31,12 +30,14 @@ class Transfer:
         self.offered_s = now
         self.began_s = math.nan
         self.arrival: Timer | None = None
+        self.path: Path | None = None  # the one it is in the air on
 
 
 class Connection(Flow):
     """What one node sends another on one lane."""
 
     __slots__ = (
+        "broken_s",
         "finish_s",
         "flying",
         "idle_since_s",
@@ -69,13 +70,14 @@ class Connection(Flow):
         self.path: Path | None = None
         self.timer: Timer | None = None
         self.last_arrival_s = 0.0
+        self.broken_s = -math.inf  # when its path last failed under it
         # The piece being sent: as much of the first message as the window allows.
         self.segment = 0.0
         self.since_s = 0.0  # when the present rate began
         self.finish_s = math.inf
         self.wake_s = math.inf  # the time of the entry in the heap of finishes that counts
         # The window: bytes it allows a round trip, what is left of it, and when it was opened.
-        self.window: float = INITIAL_WINDOW_BYTES
+        self.window = 0.0  # the initial one, which is the least
         self.quota = math.inf
         self.round_s = -math.inf
         self.round_trip_s = 0.0

@@ -70,11 +70,22 @@ class Links:
         self._watched: set[LinkEnd] = set()
         self.carried_bytes = 0.0
         """What has been put on the wire, what was lost and sent again included."""
-        self.on_change: list[Callable[[], None]] = []
+        self.on_change: list[Callable[[Link], None]] = []
         """Called when a link has gone down or come back."""
+        self._initial_window = physics.wire_bytes(INITIAL_WINDOW_BYTES)
+        self._phase_starts_s = _phase_starts_s(network)
+
+    def begin(self) -> None:
+        """Lets the weather begin."""
         for state in self._states.values():
+            while state.next_change and state.next_change[0] <= 0:
+                up = state.next_change[1]
+                state.next_change = next(state.schedule, None)
+                self.set_up(state.link.name, up=up)
             if state.next_change:
-                loop.at(state.next_change[0], self._turn, state, background=True)
+                self._loop.at(state.next_change[0], self._turn, state, background=True)
+        for time in self._phase_starts_s:  # latencies change, and with them which path is the shortest
+            self._loop.at(time, self.routes.forget, background=True)
 
     # What nodes do ---
 
@@ -124,26 +135,43 @@ class Links:
 
     def waits_for_weather(self) -> bool:
         """Whether something that is held up may yet go on by itself."""
-        return any(self.may_change(each.sender, each.receiver) for each in self._stranded) or any(
+        return any(self.may_open(each.sender, each.receiver) for each in self._stranded) or any(
             each.state == "sending"
             and each.finish_s == math.inf
             and each.path
-            and any(end.next_change_s for end in each.path.changing)
+            and any(end.next_change_s is not None for end in each.path.changing)
             for each in self._busy
         )
 
-    def may_change(self, sender: str, receiver: str) -> bool:
-        """Whether a way from one node to another may yet open or close."""
+    def may_open(self, sender: str, receiver: str) -> bool:
+        """Whether a way from one node to another is there or may yet open."""
+        return self.routes.are_joined(sender, receiver, self._up_or_may_be)
+
+    def may_close(self, sender: str, receiver: str) -> bool:
+        """Whether the way from one node to another is gone or may yet close."""
+        return not self.routes.are_joined(sender, receiver, self._is_up_for_good)
+
+    def _up_or_may_be(self, link: Link) -> bool:
+        state = self._states[link.name]
+        return state.up or state.next_change is not None
+
+    def _is_up_for_good(self, link: Link) -> bool:
+        state = self._states[link.name]
+        return state.up and state.next_change is None
+
+    def changed_s(self, sender: str, receiver: str) -> float:
+        """When the way from one node to another may last have changed."""
         own = self.routes.own_link(sender, receiver)
         states = [self._states[own.name]] if own else self._states.values()
-        return any(state.next_change for state in states)
+        return max((state.changed_s for state in states), default=-math.inf)
 
     # The course of a connection ---
 
     def _begin(self, connection: Connection) -> None:
         """The first message of the queue is to be sent, from a connection that is not sending."""
         path = connection.path
-        if path is None or path.version != self.routes.version:
+        # A path is chosen when a message starts and when the last one broke.
+        if path is None or (path.version != self.routes.version and _is_fresh(connection.queue[0])):
             connection.path = path = self._path(connection.sender, connection.receiver)
         if path is None:
             self._strand(connection)
@@ -154,9 +182,12 @@ class Links:
             if end not in self._watched:
                 end.advance(now)
         connection.round_trip_s = round_trip_s = path.round_trip_s(now)
+        if now < self._ready_s(connection, path) - 1e-9:
+            self._strand(connection)  # the transport is still dialling
+            return
         if self._physics.slow_start and path.pipes and round_trip_s > 0:
             idle_s = now - connection.idle_since_s
-            connection.window = idle_window(connection.window, idle_s, round_trip_s)
+            connection.window = max(idle_window(connection.window, idle_s, round_trip_s), self._initial_window)
             if now < connection.round_s + round_trip_s:  # still in the round trip that the window was opened for
                 if connection.quota <= 0:
                     self._pause(connection)
@@ -170,18 +201,20 @@ class Links:
     def _cap(self, connection: Connection) -> float:
         """What loss leaves of the rate for the first message: no limit on one that fits the initial window."""
         path = connection.path
-        if not self._physics.loss or not path or not path.loss or _is_short(connection.queue[0]):
+        if not self._physics.loss or not path or not path.loss or self._is_short(connection.queue[0]):
             return math.inf
         return loss_limit(path.loss, connection.round_trip_s) * self._physics.wire_bytes(1)
+
+    def _is_short(self, transfer: Transfer) -> bool:
+        return transfer.wire_bytes <= self._initial_window
 
     def _open_window(self, connection: Connection, now: float) -> None:
         if connection.quota <= 0:
             connection.window *= 2
         connection.round_s = now
         connection.quota = connection.window
-        full = max((pipe.capacity for pipe in connection.pipes), default=0.0) * connection.round_trip_s
-        if connection.window > 2 * full:  # no rate on this path can use it up in a round trip
-            connection.quota = math.inf
+        if connection.path and connection.window > 2 * connection.path.peak * connection.round_trip_s:
+            connection.quota = math.inf  # no rate that this path ever has can use it up in a round trip
 
     def _send(self, connection: Connection) -> None:
         """Joins the flows, with the next piece to send."""
@@ -210,6 +243,7 @@ class Links:
 
     def _send_at_once(self, connection: Connection, now: float) -> None:
         """Nothing limits the rate: what is queued leaves now."""
+        connection.finish_s = connection.wake_s = math.inf
         while connection.queue and self._cap(connection) == math.inf:
             transfer = connection.queue.pop(0)
             if math.isnan(transfer.began_s):
@@ -246,7 +280,7 @@ class Links:
         if not connection.queue:
             self._withdraw(connection)
             self._rest(connection)
-        elif connection.path and connection.path.version != self.routes.version:
+        elif connection.path and connection.path.version != self.routes.version and _is_fresh(connection.queue[0]):
             self._withdraw(connection)
             self._begin(connection)
         elif connection.quota <= 0 and now < connection.round_s + connection.round_trip_s * (1 - 1e-9):
@@ -313,13 +347,14 @@ class Links:
         latency = 0.0
         for end in path.ends:
             latency += end.draw_latency_s(now, jitter=self._physics.jitter)
-        if path.loss and self._physics.loss and _is_short(transfer):
-            packets = math.ceil(transfer.wire_bytes / SEGMENT_BYTES)
+        if path.loss and self._physics.loss and self._is_short(transfer):
+            packets = math.ceil(transfer.wire_bytes / self._physics.wire_bytes(SEGMENT_BYTES))
             if any([end.way.loss and end.is_lost(packets) for end in path.ends]):  # noqa: C419 - every stream draws
                 latency += connection.round_trip_s
         arrival_s = max(now + latency, connection.last_arrival_s)
         connection.last_arrival_s = arrival_s
         connection.flying.append(transfer)
+        transfer.path = path
         transfer.arrival = self._loop.at(arrival_s, self._arrive, connection, transfer)
         if not transfer.sent.done():
             transfer.sent.set_result(None)
@@ -373,6 +408,9 @@ class Links:
         if finish_s < connection.wake_s:
             connection.wake_s = finish_s
             heapq.heappush(self._finishes, (finish_s, next(self._order), connection))
+            if len(self._finishes) > 1000 and len(self._finishes) > 4 * len(self._busy):
+                self._finishes = [entry for entry in self._finishes if entry[0] == entry[2].wake_s]
+                heapq.heapify(self._finishes)
             if finish_s < self._alarm_s:
                 self._set_alarm(finish_s)
 
@@ -451,40 +489,45 @@ class Links:
         state = self._states[link_name]
         if state.up == up:
             return
+        now = self._loop.time()
         state.up = up
+        state.changed_s = now
         self.routes.forget()
-        self._record(LinkChanged(at=self._loop.time(), link=link_name, up=up))
+        self._record(LinkChanged(at=now, link=link_name, up=up))
         if up:
+            state.there.up_since_s = state.back.up_since_s = now
             for connection in list(self._stranded):
                 self._find_way(connection)
         else:
             gone = {state.there, state.back}
-            for connection in [each for each in self._busy if each.path and not gone.isdisjoint(each.path.ends)]:
+            for connection in [each for each in self._busy if _goes_through(each, gone)]:
                 self._cut(connection)
         for callback in self.on_change:
-            callback()
+            callback(state.link)
 
     def _cut(self, connection: Connection) -> None:
-        """The path has failed: what was under way is lost."""
+        """A path has failed: what was under way on it is lost, and its last packet at least has to be sent again."""
         now = self._loop.time()
         if connection.state == "sending":
             self._progress(connection)
             connection.mark(now)
-        assert connection.path is not None
-        lost = connection.sent_bytes - connection.sent_by(now - connection.path.latency_s(now))
+        latest = connection.path or connection.flying[-1].path
+        lost = connection.sent_bytes - connection.sent_by(now - latest.latency_s(now)) if latest else 0.0
         self._withdraw(connection)
         if connection.timer:
             connection.timer.cancel()
             connection.timer = None
         if connection.queue:
             lost -= self._unsend(connection.queue[0], lost)
-        while connection.flying and lost > 1e-6:
-            transfer = connection.flying.pop()
+        packet = self._physics.wire_bytes(SEGMENT_BYTES)
+        for transfer in reversed(connection.flying):
             assert transfer.arrival is not None
             transfer.arrival.cancel()
-            lost -= self._unsend(transfer, lost)
-            connection.queue.insert(0, transfer)
-        connection.marks.clear()
+            lost -= self._unsend(transfer, max(lost, packet))
+        connection.queue[:0] = connection.flying
+        connection.flying = []
+        connection.marks = []
+        connection.last_arrival_s = connection.broken_s = now
         if connection.queue:
             self._strand(connection)
         elif connection.state != "idle":
@@ -500,21 +543,38 @@ class Links:
     def _strand(self, connection: Connection) -> None:
         connection.state = "stranded"
         connection.path = None
-        connection.window = INITIAL_WINDOW_BYTES
+        connection.window = self._initial_window
         connection.quota = math.inf
         connection.round_s = -math.inf
         self._stranded[connection] = None
         self._find_way(connection)
 
     def _find_way(self, connection: Connection) -> None:
-        """Sends again a round trip from now, if there is a path."""
+        """Sends again when the transport has dialled, if there is a path."""
         if connection.timer is None:
             path = self._path(connection.sender, connection.receiver)
             if path:
-                now = self._loop.time()
                 connection.path = path  # so that its failing before then is noticed
-                connection.timer = self._loop.at(now + path.round_trip_s(now), self._resume, connection)
+                ready_s = max(self._ready_s(connection, path), self._loop.time())
+                connection.timer = self._loop.at(ready_s, self._resume, connection)
+
+    def _ready_s(self, connection: Connection, path: Path) -> float:
+        """A round trip after the path has come to work, and after the last one broke."""
+        now = self._loop.time()
+        return max(path.ready_s(now), connection.broken_s + path.round_trip_s(now))
 
 
-def _is_short(transfer: Transfer) -> bool:
-    return transfer.wire_bytes <= INITIAL_WINDOW_BYTES
+def _goes_through(connection: Connection, gone: set[LinkEnd]) -> bool:
+    """Whether it sends, or has something in the air, over one of these."""
+    paths = [connection.path, *(transfer.path for transfer in connection.flying)]
+    return any(path and not gone.isdisjoint(path.ends) for path in paths)
+
+
+def _is_fresh(transfer: Transfer) -> bool:
+    """Whether nothing of it has been sent."""
+    return transfer.left == transfer.wire_bytes
+
+
+def _phase_starts_s(network: Network) -> list[float]:
+    counts = {len(way.phases) for link in network.links for way in (link.there, link.back)} - {0}
+    return sorted({index * (network.run_s or 0.0) / count for count in counts for index in range(1, count)})

@@ -17,6 +17,7 @@ It has no sockets, no threads, no signals and no subprocesses.
 import asyncio
 import heapq
 import itertools
+import math
 from asyncio import events
 from collections import deque
 from collections.abc import Callable
@@ -49,6 +50,7 @@ class Timer:
         if self._scheduled:
             self._scheduled = False
             self._loop._foreground -= 1  # noqa: SLF001
+            self._loop._forget_one()  # noqa: SLF001
 
     def _run(self) -> None:
         self._callback(*self._args)
@@ -66,6 +68,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._timers: list[tuple[float, int, Any]] = []
         self._order = itertools.count()
         self._foreground = 0
+        self._cancelled = 0
         self._instants_end: list[Callable[[], None]] = []
         self.is_anyone_waiting: Callable[[], bool] = lambda: False
         self.on_stall: Callable[[], None] = _raise_stall
@@ -82,9 +85,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> events.TimerHandle:
         timer = events.TimerHandle(when, callback, args, self, context)
-        heapq.heappush(self._timers, (when, next(self._order), timer))
-        self._foreground += 1
-        timer._scheduled = True  # type: ignore[attr-defined]  # noqa: SLF001 - a loop's own part of the handle
+        if when < math.inf:  # what is to happen never, does not
+            heapq.heappush(self._timers, (when, next(self._order), timer))
+            self._foreground += 1
+            timer._scheduled = True  # type: ignore[attr-defined]  # noqa: SLF001 - a loop's own part of the handle
         return timer
 
     def at(self, when: float, callback: Callable[[*Ts], object], *args: *Ts, background: bool = False) -> "Timer":
@@ -105,6 +109,15 @@ class VirtualLoop(asyncio.BaseEventLoop):
         if handle._scheduled:  # type: ignore[attr-defined]  # noqa: SLF001
             handle._scheduled = False  # type: ignore[attr-defined]  # noqa: SLF001
             self._foreground -= 1
+            self._forget_one()
+
+    def _forget_one(self) -> None:
+        """A timer was cancelled.  When most of them are, they are thrown out together."""
+        self._cancelled += 1
+        if self._cancelled > 1000 and self._cancelled > len(self._timers) // 2:
+            self._timers = [entry for entry in self._timers if not entry[2]._cancelled]  # noqa: SLF001
+            heapq.heapify(self._timers)
+            self._cancelled = 0
 
     def _run_once(self) -> None:
         ready = self._ready

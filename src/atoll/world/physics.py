@@ -67,11 +67,9 @@ def retransmission_timeout_s(round_trip_s: float) -> float:
 
 
 def idle_window(window_bytes: float, idle_s: float, round_trip_s: float) -> float:
-    """What is left of a window after idling: half for every retransmission time-out, and never less than the initial
-    one.
-    """
+    """What is left of a window after idling: half for every retransmission time-out."""
     halvings = int(min(idle_s / retransmission_timeout_s(round_trip_s), 64.0))
-    return max(INITIAL_WINDOW_BYTES, math.ldexp(window_bytes, -halvings))
+    return math.ldexp(window_bytes, -halvings)
 
 
 def notice_s(round_trip_s: float) -> float:

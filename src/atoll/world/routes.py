@@ -41,6 +41,26 @@ class Routes:
         step = self._steps.get(sender, {}).get(receiver)
         return step[0] if step else None
 
+    def leaf_of(self, link: Link) -> str | None:
+        """The point that has no other link than this one, if there is one: nobody else's paths depend on it."""
+        for point in (link.a, link.b):
+            if len(self._steps[point]) == 1:
+                return point
+        return None
+
+    def are_joined(self, sender: str, receiver: str, counts: Callable[[Link], bool]) -> bool:
+        """Whether one node could reach another over the links that count."""
+        own = self.own_link(sender, receiver)
+        if own:
+            return counts(own)
+        seen, left = {sender}, [sender]
+        while left:
+            for neighbour, (link, _) in self._steps.get(left.pop(), {}).items():
+                if neighbour not in seen and counts(link):
+                    seen.add(neighbour)
+                    left.append(neighbour)
+        return receiver in seen
+
     def forget(self) -> None:
         """To be called when a link went up or down, or latencies changed."""
         self._found.clear()

@@ -7,10 +7,11 @@ waits for what.
 
 import asyncio
 import gc
+import itertools
 import random
 import sys
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -19,9 +20,9 @@ from typing import Any, TypeVar
 import networkx as nx
 
 from atoll.errors import Stalled, UnknownPeer, nearest
-from atoll.network import Network, Node
+from atoll.network import Link, Network, Node
 from atoll.seeds import derive, stream
-from atoll.trace import Computed, Event, ReachChanged, RunEnded, RunStarted, Trace, Transferred
+from atoll.trace import Computed, Event, ReachChanged, Recorder, RunEnded, RunStarted, Transferred
 from atoll.version import VERSION
 from atoll.world.base import Buffer, Lane, Message, Peer, World, frame_bytes
 from atoll.world.connection import Connection, Transfer
@@ -45,7 +46,7 @@ class Simulation:
     """
 
     def __init__(
-        self, network: Network, *, seed: int = 0, physics: Physics | None = None, trace: Trace | None = None
+        self, network: Network, *, seed: int = 0, physics: Physics | None = None, trace: Recorder | None = None
     ) -> None:
         self.network = network
         self.seed = seed
@@ -55,7 +56,7 @@ class Simulation:
         self.links = Links(network, self.loop, seed=seed, physics=self.physics, record=self.record)
         self.node_names = network.node_names
         self.worlds = {node.name: SimWorld(self, node) for node in network.nodes}
-        self._reaches: dict[tuple[str, str], _Reach] = {}
+        self._reaches: dict[str, dict[str, _Reach]] = {}
         self._stall: Stalled | None = None
         self._tasks: dict[str, asyncio.Task[Any]] = {}
         self._stopped: str | None = None
@@ -83,7 +84,8 @@ class Simulation:
 
         Args:
             program: an async function of a node's `World`.
-            limit_s: virtual seconds after which nodes that still run are stopped.
+            limit_s: virtual seconds after which nodes that still run are stopped.  A run in which nothing can happen
+            any more raises at once, limit or not.
 
         Returns:
             What each node's program returned, by node; a node that was stopped is not in it.
@@ -103,6 +105,7 @@ class Simulation:
         gc.set_threshold(
             20_000, 20, 20
         )  # many small objects and few cycles: looking for garbage would take a third of the time
+        self.links.begin()
         try:
             results, finished = self.loop.run_until_complete(self._run_all(program, limit_s))
             reason = "finished" if finished else self._stopped or "stopped"
@@ -114,9 +117,19 @@ class Simulation:
             self.record(RunEnded(at=self.now, reason=reason))
             if self._trace:
                 self._trace.flush()
-            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
-            self.loop.close()
+            self._clean_up()
         return results
+
+    def _clean_up(self) -> None:
+        """Ends what nodes have left running, and the loop."""
+        left = asyncio.all_tasks(self.loop)
+        for task in sorted(left, key=asyncio.Task.get_name):
+            task.cancel()
+        self.loop.on_stall = self.loop.stop
+        self.loop.call_soon(self.loop.stop)
+        self.loop.run_forever()
+        self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+        self.loop.close()
 
     async def _run_all(
         self, program: Callable[["SimWorld"], Coroutine[Any, Any, T]], limit_s: float | None
@@ -149,22 +162,31 @@ class Simulation:
     # Who can be reached ---
 
     def reach(self, node: str, peer: str) -> "_Reach":
-        key = node, peer
-        if key not in self._reaches:
-            self._reaches[key] = _Reach(self, node, peer)
-        return self._reaches[key]
+        mine = self._reaches.setdefault(node, {})
+        if peer not in mine:
+            mine[peer] = _Reach(self, node, peer)
+            self._reaches.setdefault(peer, {})
+        return mine[peer]
 
-    def _look_around(self) -> None:
-        for reach in self._reaches.values():
+    def _all_reaches(self) -> Iterator["_Reach"]:
+        for mine in self._reaches.values():
+            yield from mine.values()
+
+    def _look_around(self, link: Link) -> None:
+        """A link has changed: those whose way it may be look again."""
+        leaf = self.links.routes.leaf_of(link)
+        concerned: Iterable[_Reach] = self._all_reaches()
+        if leaf is not None:
+            others = (mine[leaf] for mine in self._reaches.values() if leaf in mine)
+            concerned = itertools.chain(self._reaches.get(leaf, {}).values(), others)
+        for reach in concerned:
             reach.look()
 
     # When nothing happens ---
 
     def _is_anyone_waiting(self) -> bool:
         """Whether weather can still wake somebody."""
-        return self.links.waits_for_weather() or any(
-            reach.waiting and self.links.may_change(reach.node, reach.peer) for reach in self._reaches.values()
-        )
+        return self.links.waits_for_weather() or any(reach.may_wake for reach in self._all_reaches())
 
     def _picture(self) -> str:
         """Who waits for what, drawn."""
@@ -180,7 +202,7 @@ class Simulation:
             lines.append(f"  {each.sender} ──▶ {each.receiver}: waits to send {size:,} bytes, {why}")
         lines += [
             f"  {reach.node} ··· {reach.peer}: waits until it can{'not' if reach.reachable else ''} be reached"
-            for reach in self._reaches.values()
+            for reach in self._all_reaches()
             if reach.waiting
         ]
         known = {waiter.task for _, waiter in waits}
@@ -232,27 +254,43 @@ class _Reach:
         self._simulation = simulation
         self.node = node
         self.peer = peer
+        self._timer: Timer | None = None
+        self.waiting: list[asyncio.Future[None]] = []
         round_trip_s = simulation.links.round_trip_s(node, peer)
         self._round_trip_s = round_trip_s or 0.0
         self._works = self.reachable = round_trip_s is not None
-        self._timer: Timer | None = None
-        self.waiting: list[asyncio.Future[None]] = []
+        # What it would have noticed by now, had somebody asked before.
+        since_s = simulation.links.changed_s(node, peer)
+        if simulation.now < since_s + self._delay_s():
+            self.reachable = not self._works
+            self._timer = simulation.loop.at(since_s + self._delay_s(), self._notice, background=True)
+
+    @property
+    def may_wake(self) -> bool:
+        """Whether somebody waits for a change that may yet come."""
+        if not self.waiting:
+            return False
+        links = self._simulation.links
+        may_change = links.may_close if self.reachable else links.may_open
+        return self._timer is not None or may_change(self.node, self.peer)
+
+    def _delay_s(self) -> float:
+        return self._round_trip_s if self._works else notice_s(self._round_trip_s)
 
     def look(self) -> None:
         """A link has changed: in a while the node notices what that means for it."""
         simulation = self._simulation
-        round_trip_s = simulation.links.round_trip_s(self.node, self.peer)
-        works = round_trip_s is not None
-        self._round_trip_s = round_trip_s or self._round_trip_s
+        works = simulation.links.routes.find(self.node, self.peer) is not None
         if works == self._works:
             return
         self._works = works
+        if works:
+            self._round_trip_s = simulation.links.round_trip_s(self.node, self.peer) or 0.0
         if self._timer:
             self._timer.cancel()
             self._timer = None
         if works != self.reachable:
-            delay_s = self._round_trip_s if works else notice_s(self._round_trip_s)
-            self._timer = simulation.loop.at(simulation.now + delay_s, self._notice)
+            self._timer = simulation.loop.at(simulation.now + self._delay_s(), self._notice, background=True)
 
     def _notice(self) -> None:
         self._timer = None
@@ -279,38 +317,61 @@ class _Reach:
 class _Waiter:
     """A receive that has nothing to return yet."""
 
-    __slots__ = ("channel", "future", "sender", "task")
+    __slots__ = ("channel", "sender", "task", "wake")
 
     def __init__(self, channel: str, sender: str | None, loop: VirtualLoop) -> None:
         self.channel = channel
         self.sender = sender
-        self.future: asyncio.Future[Message] = loop.create_future()
+        self.wake: asyncio.Future[None] = loop.create_future()
         self.task = asyncio.current_task(loop)
 
 
 class _Mailbox:
-    """What has arrived on one channel and was not received yet, and who waits for more."""
+    """What has arrived on one channel and was not received yet, and who waits for more.
 
-    __slots__ = ("arrived", "waiters")
+    A waiter is only woken: it takes its message itself when it runs.  So a receive that is cancelled after its message
+    has come leaves the message where it was.
+    """
+
+    __slots__ = ("_arrived", "_order", "waiters")
 
     def __init__(self) -> None:
-        self.arrived: deque[Message] = deque()
-        self.waiters: deque[_Waiter] = deque()
+        self._arrived: dict[str, deque[tuple[int, Message]]] = {}
+        self._order = 0
+        self.waiters: list[_Waiter] = []
+
+    @property
+    def empty(self) -> bool:
+        return not self._arrived and not self.waiters
 
     def put(self, message: Message) -> None:
+        self._order += 1
+        self._arrived.setdefault(message.sender, deque()).append((self._order, message))
+        self.wake_one()
+
+    def wake_one(self) -> None:
+        """Wakes the first waiter that has something to take, for each that there is one."""
         for waiter in self.waiters:
-            if waiter.sender is None or waiter.sender == message.sender:
-                self.waiters.remove(waiter)
-                waiter.future.set_result(message)
+            if not waiter.wake.done() and (self._arrived if waiter.sender is None else waiter.sender in self._arrived):
+                waiter.wake.set_result(None)
                 return
-        self.arrived.append(message)
 
     def get(self, sender: str | None) -> Message | None:
-        for message in self.arrived:
-            if sender is None or message.sender == sender:
-                self.arrived.remove(message)
-                return message
-        return None
+        if sender is None:
+            sender = min(self._arrived, key=lambda name: self._arrived[name][0][0], default=None)
+        if sender is None or sender not in self._arrived:
+            return None
+        _, message = self._arrived[sender].popleft()
+        if not self._arrived[sender]:
+            del self._arrived[sender]
+        return message
+
+
+def _may_take(waiter: _Waiter, sender: str | None) -> bool:
+    """Whether a waiter that was woken may be about to take what a receive from `sender` wants: first come, first
+    served.
+    """
+    return waiter.wake.done() and (waiter.sender is None or sender is None or waiter.sender == sender)
 
 
 class SimPeer(Peer):
@@ -473,25 +534,28 @@ class SimWorld(World):
         mailbox = self._mailboxes.get(channel)
         if mailbox is None:
             mailbox = self._mailboxes[channel] = _Mailbox()
-        message = mailbox.get(sender)
-        if message is None:
+        message = None if any(_may_take(waiter, sender) for waiter in mailbox.waiters) else mailbox.get(sender)
+        place = len(mailbox.waiters)
+        while message is None:
             waiter = _Waiter(channel, sender, self.simulation.loop)
-            mailbox.waiters.append(waiter)
+            mailbox.waiters.insert(place, waiter)
             try:
-                message = await waiter.future
+                await waiter.wake
             except asyncio.CancelledError:
-                if waiter in mailbox.waiters:
-                    mailbox.waiters.remove(waiter)
-                elif waiter.future.done() and not waiter.future.cancelled():
-                    mailbox.arrived.appendleft(waiter.future.result())  # it came, but nobody took it
+                mailbox.waiters.remove(waiter)
+                mailbox.wake_one()  # if it was woken, the message is somebody else's now
                 self._tidy(channel, mailbox)
                 raise
+            place = mailbox.waiters.index(waiter)
+            del mailbox.waiters[place]
+            message = mailbox.get(sender)
+        mailbox.wake_one()
         self._tidy(channel, mailbox)
         return message
 
     def _tidy(self, channel: str, mailbox: _Mailbox) -> None:
         """Channels may be many and short-lived: an empty mailbox is not kept."""
-        if not mailbox.arrived and not mailbox.waiters and self._mailboxes.get(channel) is mailbox:
+        if mailbox.empty and self._mailboxes.get(channel) is mailbox:
             del self._mailboxes[channel]
 
     def deliver(self, message: Message) -> None:

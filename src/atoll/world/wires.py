@@ -10,16 +10,22 @@ from atoll.world.fair import Pipe
 
 __all__ = ["LinkEnd", "LinkState", "Path"]
 
+UNLIMITED = 1e15
+"""Bytes a second of a link that has no limit at the moment, though it has one at other times: sums must stay finite."""
+
 
 class LinkEnd(Pipe):
     """One direction of a link, with its weather: what its rate and latency are now."""
 
-    __slots__ = ("_changes", "_draw", "_latency", "_next", "_run_s", "limited", "way")
+    __slots__ = ("_changes", "_draw", "_latency", "_next", "_run_s", "limited", "peak", "up_since_s", "way")
 
     def __init__(self, name: str, way: Way, seed: int, run_s: float | None) -> None:
         super().__init__(name)
         self.way = way
         self.limited = way.limited
+        self.peak = min(way.most_rate_bps / 8, UNLIMITED)
+        """The most bytes a second that it ever carries."""
+        self.up_since_s = -math.inf
         self._run_s = run_s
         self._draw = stream(seed, "way", name, "latency") if way.walk or way.jitter_s or way.loss else None
         self._latency = self._draw.uniform(way.walk.low_s, way.walk.high_s) if way.walk and self._draw else 0.0
@@ -34,7 +40,7 @@ class LinkEnd(Pipe):
     def advance(self, now: float) -> None:
         """Lets the rate follow its weather up to now."""
         while self._next and self._next[0] <= now:
-            self.capacity = self._next[1] / 8
+            self.capacity = min(self._next[1] / 8, UNLIMITED)
             self._next = next(self._changes, None)
 
     def latency_s(self, now: float) -> float:
@@ -59,11 +65,12 @@ class LinkEnd(Pipe):
 class LinkState:
     """A link, its two directions, and whether it is up."""
 
-    __slots__ = ("back", "link", "next_change", "schedule", "there", "up")
+    __slots__ = ("back", "changed_s", "link", "next_change", "schedule", "there", "up")
 
     def __init__(self, link: Link, seed: int, run_s: float | None) -> None:
         self.link = link
         self.up = True
+        self.changed_s = -math.inf
         self.there = LinkEnd(f"{link.a}>{link.b}", link.there, seed, run_s)
         self.back = LinkEnd(f"{link.b}>{link.a}", link.back, seed, run_s)
         self.schedule = changes_of_state(link, seed)
@@ -73,12 +80,13 @@ class LinkState:
 class Path:
     """A way through the network, with what a transport would find out about it."""
 
-    __slots__ = ("_latency_s", "_reverse", "_reverse_s", "changing", "ends", "loss", "pipes", "version")
+    __slots__ = ("_latency_s", "_reverse", "_reverse_s", "changing", "ends", "loss", "peak", "pipes", "version")
 
     def __init__(self, ends: list[LinkEnd], reverse: list[LinkEnd], access: list[Pipe], version: int) -> None:
         self.ends = ends
         self.pipes = (*access, *[end for end in ends if end.limited])
         self.changing = [end for end in ends if end.next_change_s is not None]
+        self.peak = min([*(pipe.capacity for pipe in access), *(end.peak for end in ends)], default=math.inf)
         self.loss = 1 - math.prod([1 - end.way.loss for end in ends])
         self.version = version
         self._reverse = reverse
@@ -90,6 +98,10 @@ class Path:
         if self._latency_s is not None:
             return self._latency_s
         return sum(end.latency_s(now) for end in self.ends)
+
+    def ready_s(self, now: float) -> float:
+        """When a transport that dials again at once can use it: a round trip after its last link has come back."""
+        return max(end.up_since_s for end in self.ends) + self.round_trip_s(now)
 
     def round_trip_s(self, now: float) -> float:
         if self._reverse_s is not None:

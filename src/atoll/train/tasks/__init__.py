@@ -47,5 +47,7 @@ def _users_own(name: str) -> Task:
     found = getattr(module, attribute)
     task = found if isinstance(found, Task) else found() if callable(found) else found
     if not isinstance(task, Task):
-        raise TaskError(f"task {name!r}: expected an atoll Task or a function that returns one, not {type(task).__name__}")
+        raise TaskError(
+            f"task {name!r}: expected an atoll Task or a function that returns one, not {type(task).__name__}"
+        )
     return task

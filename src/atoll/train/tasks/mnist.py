@@ -66,7 +66,7 @@ def _examples(images: NDArray[np.uint8], labels: NDArray[np.uint8]) -> Examples:
     return Examples(inputs, torch.tensor(labels, dtype=torch.int64))
 
 
-def _task(data: Path, name: str, target: float, lr: float, ideal_lr: float, momentum: float) -> Task:
+def _task(data: Path, *, name: str, target: float, lr: float, ideal_lr: float, momentum: float) -> Task:
     if not data.is_dir():
         raise TaskError(f"task 'mnist': {data} is not a folder; expected one with {FILES[0]} and the like")
     images, labels, test_images, test_labels = (read_idx(data / each) for each in FILES)
@@ -89,9 +89,9 @@ def _task(data: Path, name: str, target: float, lr: float, ideal_lr: float, mome
 
 def mnist(data: Path) -> Task:
     """The task."""
-    return _task(data, "mnist", target=0.975, lr=0.05, ideal_lr=0.05, momentum=0.9)
+    return _task(data, name="mnist", target=0.975, lr=0.05, ideal_lr=0.05, momentum=0.9)
 
 
 def mnist_plain(data: Path) -> Task:
     """As odticn trained it."""
-    return _task(data, "mnist-plain", target=0.9, lr=0.1, ideal_lr=0.1, momentum=0.0)
+    return _task(data, name="mnist-plain", target=0.9, lr=0.1, ideal_lr=0.1, momentum=0.0)

@@ -1,0 +1,117 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from atoll.network import load_network
+from atoll.strategy import parse_strategy
+from atoll.strategy.pushes import Pushes
+from atoll.strategy.talk import Strategy
+from atoll.world import Physics
+from atoll.world.base import World
+from tests.strategy.nodes import Numbers, VectorReplica, run_strategy
+from tests.world.networks import network
+
+FIVE = network('[[node]]\ncount = 5\n[[link]]\namong = "*"\nlatency_ms = 20\nrate_mbps = 10')
+
+
+def at_rank(world: World) -> tuple[Numbers, Numbers]:
+    return np.full(4, float(world.name), dtype=np.float32), np.zeros(4, dtype=np.float32)
+
+
+@pytest.mark.parametrize(
+    "spec", ["gossip:equal", "gossip:age", "gossip:pushsum", "gossip", "gossip:aware", "gossip:fanout=1,every=2"]
+)
+def test_everyone_comes_to_agree(spec: str) -> None:
+    replicas = run_strategy(FIVE, parse_strategy(spec), at_rank, steps=120)
+    values = np.stack([replica.values for replica in replicas.values()])
+    assert np.ptp(values) < 0.05
+    assert 0.5 < values.mean() < 3.5
+    assert all(replica.work.min() > 0 for replica in replicas.values())
+
+
+def recording(spec: str, talks: dict[str, Pushes]) -> Strategy:
+    inner = parse_strategy(spec)
+
+    def talk(replica: VectorReplica) -> Pushes:
+        made = inner.talk(replica)
+        assert isinstance(made, Pushes)
+        talks[replica.world.name] = made
+        return made
+
+    return Strategy(spec, talk)  # type: ignore[arg-type]
+
+
+@given(st.integers(0, 50), st.sampled_from(["up_s = 2\ndown_s = 1", "outages = [[3, 40]]", ""]))
+@settings(max_examples=25, deadline=None)
+def test_push_sum_conserves_mass_when_messages_are_taken_back(seed: int, weather: str) -> None:
+    """Mass and mass-weighted values: none is lost, none is made, whatever the links do."""
+    net = network(f'[[node]]\ncount = 4\n[[link]]\namong = "*"\nlatency_ms = 50\nrate_mbps = 0.5\n{weather}')
+    talks: dict[str, Pushes] = {}
+    replicas = run_strategy(
+        net,
+        recording("gossip:pushsum,patience_s=1", talks),
+        lambda world: (np.full(5000, float(world.name)), np.zeros(5000)),
+        steps=30,
+        seed=seed,
+        physics=Physics(),
+        linger_s=500,
+    )
+    mass = sum(talk._own.mass for talk in talks.values())
+    held = sum(talk._own.mass * replicas[name].values for name, talk in talks.items())
+    for talk in talks.values():  # what came after the last step
+        mass += sum(arrival.weight for arrival in talk._arrivals)
+        held = held + sum((arrival.weight * arrival.values for arrival in talk._arrivals), start=np.zeros(5000))
+    assert mass == pytest.approx(4.0, rel=1e-9)
+    np.testing.assert_allclose(held, 0 + 1 + 2 + 3, rtol=1e-4)
+
+
+def test_drift_keeps_what_was_learned_meanwhile() -> None:
+    """Two nodes that move alike over a link of four seconds: old models must not pull them back."""
+    far = network('[[node]]\ncount = 2\n[[link]]\namong = "*"\nlatency_ms = 4000')
+    moving = {
+        spec: run_strategy(far, parse_strategy(spec), lambda _: (np.zeros(2), np.ones(2)), steps=100)
+        for spec in ("gossip", "gossip:equal")
+    }
+    for replica in moving["gossip"].values():
+        np.testing.assert_allclose(replica.values, 100, rtol=0.01)
+    for replica in moving["gossip:equal"].values():
+        assert replica.values.max() < 99
+
+
+def test_aware_prefers_quick_links_and_still_tries_the_others() -> None:
+    net = network(
+        """
+        [[node]]
+        count = 4
+        [[link]]
+        among = "*"
+        latency_ms = 800
+        [[link]]
+        between = ["0", "1"]
+        latency_ms = 5
+        """
+    )
+    talks: dict[str, Pushes] = {}
+    run_strategy(net, recording("gossip:aware,fanout=1", talks), at_rank, steps=300)
+    known = talks["0"]._known
+    assert known["1"].seconds < 0.05
+    assert known["2"].seconds > 1
+    assert known["3"].seconds > 1  # tried, though slow
+
+
+def test_in_real_weather_it_never_waits() -> None:
+    last: dict[str, float] = {}
+
+    def look(replica: VectorReplica) -> None:
+        assert replica.world.now - last.get(replica.world.name, 0.0) <= 1.0 + 1e-9
+        last[replica.world.name] = replica.world.now
+
+    run_strategy(
+        load_network("nine"),
+        parse_strategy("gossip:aware"),
+        lambda _: (np.zeros(5000), np.ones(5000)),
+        steps=60,
+        look=look,
+        physics=Physics(),
+    )

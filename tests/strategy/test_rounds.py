@@ -1,0 +1,104 @@
+import numpy as np
+import pytest
+
+from atoll.network import Network, load_network
+from atoll.strategy import parse_strategy
+from atoll.world.base import World
+from tests.strategy.nodes import Numbers, VectorReplica, run_strategy
+from tests.world.networks import network
+
+FAST = network('[[node]]\ncount = 3\n[[link]]\namong = "*"\nlatency_ms = 10\nrate_mbps = 100')
+
+
+def by_rank(world: World) -> tuple[Numbers, Numbers]:
+    place = int(world.name)
+    return np.full(5, float(place), dtype=np.float32), np.full(5, 1.0 + place, dtype=np.float32)
+
+
+@pytest.mark.parametrize("via", ["star", "direct", "ring", "tree", "hd", "best"])
+def test_after_a_round_everyone_has_the_mean(via: str) -> None:
+    seen: dict[int, list[bytes]] = {}
+
+    def look(replica: VectorReplica) -> None:
+        if replica.steps % 2 == 0:
+            seen.setdefault(replica.steps, []).append(replica.values.tobytes())
+
+    run_strategy(FAST, parse_strategy(f"allreduce:every=2,via={via}"), by_rank, steps=12, look=look)
+    # Means: they begin at 1 and move by 2 a step.
+    for steps, values in seen.items():
+        assert len(set(values)) == 1
+        np.testing.assert_allclose(np.frombuffer(values[0], dtype=np.float32), 1 + 2 * steps, rtol=1e-5)
+
+
+def test_a_gradient_is_averaged_before_it_is_used() -> None:
+    replicas = run_strategy(
+        FAST, parse_strategy("allreduce:quantity=gradient"), lambda world: (np.zeros(3), by_rank(world)[1][:3]), steps=7
+    )
+    for replica in replicas.values():
+        np.testing.assert_allclose(replica.values, 14.0, rtol=1e-6)
+
+
+def test_work_is_included_once() -> None:
+    replicas = run_strategy(FAST, parse_strategy("allreduce:every=3"), by_rank, steps=9)
+    for replica in replicas.values():
+        assert replica.work.tolist() == [9, 9, 9]
+
+
+def test_weights_by_work() -> None:
+    """Where all have done the same number of steps it is the mean."""
+    replicas = run_strategy(FAST, parse_strategy("allreduce:every=4,merge=work"), by_rank, steps=8)
+    for replica in replicas.values():
+        np.testing.assert_allclose(replica.values, 17.0, rtol=1e-5)
+
+
+SLOW = network(
+    '[[node]]\ncount = 2\nstep_s = 1\n[[link]]\namong = "*"\nlatency_ms = 10\nrate_mbps = 100\noutages = [[1.5, 21.5]]'
+)
+
+
+@pytest.mark.parametrize("quantity", ["parameters", "gradient"])
+def test_a_cut_makes_a_blocking_round_an_overlapped_one(quantity: str) -> None:
+    """Nobody waits for the 20 s that the link is away, and nothing that was learned meanwhile is lost."""
+    longest = {"0": 0.0, "1": 0.0}
+    last = {"0": 0.0, "1": 0.0}
+
+    def look(replica: VectorReplica) -> None:
+        name = replica.world.name
+        longest[name] = max(longest[name], replica.world.now - last[name])
+        last[name] = replica.world.now
+
+    replicas = run_strategy(
+        SLOW,
+        parse_strategy(f"allreduce:quantity={quantity}"),
+        lambda world: (np.zeros(2), by_rank(world)[1][:2]),
+        steps=60,
+        look=look,
+    )
+    assert max(longest.values()) <= 1 + 2 + 0.1  # a step, and the two seconds that a round is waited for
+    for replica in replicas.values():
+        np.testing.assert_allclose(replica.values, 60 * 1.5, rtol=1e-5)  # everybody's steps, averaged
+
+
+def test_overlapped_rounds_never_wait_and_lose_nothing() -> None:
+    replicas = run_strategy(SLOW, parse_strategy("allreduce:overlap"), by_rank, steps=60)
+    ends = [replica.values for replica in replicas.values()]
+    # The last rounds are still in the air when the steps end: the nodes are apart by at most a few steps' difference.
+    assert np.abs(ends[0] - ends[1]).max() <= 3
+    np.testing.assert_allclose((ends[0] + ends[1]) / 2, 0.5 + 60 * 1.5, rtol=0.02)
+
+
+@pytest.mark.parametrize("name", ["triangle", "line"])
+def test_steps_wait_within_their_bound_in_any_weather(name: str) -> None:
+    net: Network = load_network(name)
+    longest = [0.0]
+    last: dict[str, float] = {}
+
+    def look(replica: VectorReplica) -> None:
+        now = replica.world.now
+        longest[0] = max(longest[0], now - last.get(replica.world.name, 0.0))
+        last[replica.world.name] = now
+
+    run_strategy(
+        net, parse_strategy("allreduce"), lambda _: (np.zeros(1000), np.ones(1000)), steps=200, look=look, seed=5
+    )
+    assert longest[0] <= 0.5 + 30

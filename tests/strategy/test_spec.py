@@ -1,0 +1,50 @@
+import pytest
+
+from atoll.errors import StrategyError
+from atoll.strategy import RECIPES, parse_strategy
+
+
+def test_names_settings_and_switches() -> None:
+    for text in (
+        "none",
+        "allreduce",
+        "allreduce:every=4,via=ring",
+        "allreduce:ring,overlap",
+        "gossip:aware,pushsum",
+        "ssp:bound=2",
+    ):
+        assert parse_strategy(text).name == text
+
+
+def test_every_recipe_says_what_it_is() -> None:
+    for recipe in RECIPES.values():
+        assert recipe.about.endswith(".")
+        assert recipe.rule
+        assert recipe.paper
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("allredcue", "there is no strategy 'allredcue'; did you mean 'allreduce'?"),
+        ("allreduce:evry=4", "strategy 'allreduce:evry=4': there is no setting 'evry'; did you mean 'every'?"),
+        ("allreduce:every=x", "strategy 'allreduce:every=x', every: expected a whole number, not 'x'"),
+        ("allreduce:every=-1", "strategy 'allreduce:every=-1', every: expected a whole number, not '-1'"),
+        (
+            "allreduce:via=rign",
+            (
+                "strategy 'allreduce:via=rign', via: "
+                "expected one of star|direct|ring|tree|hd|best, not 'rign'; did you mean 'ring'?"
+            ),
+        ),
+        ("allreduce:every", "strategy 'allreduce:every': 'every' wants a value: every=… (a whole number)"),
+        ("allreduce:rign", "strategy 'allreduce:rign': there is no setting 'rign'; did you mean 'ring'?"),
+        ("allreduce:every=1,every=2", "strategy 'allreduce:every=1,every=2': 'every' is set twice"),
+        ("gossip:aware=maybe", "strategy 'gossip:aware=maybe', aware: expected yes or no, not 'maybe'"),
+        ("none:every=2", "strategy 'none:every=2': there is no setting 'every'; it has none"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(text: str, message: str) -> None:
+    with pytest.raises(StrategyError) as refused:
+        parse_strategy(text)
+    assert str(refused.value) == message

@@ -1,0 +1,58 @@
+import numpy as np
+
+from atoll.strategy import Quantity
+from atoll.train import load_task
+from atoll.train.replica import TrainedReplica
+from atoll.train.run import Tester
+from atoll.world import Simulation
+from tests.world.networks import network
+
+WORLDS = Simulation(network("[[node]]\ncount = 2")).worlds
+TASK = load_task("digits")
+
+
+def replica(name: str = "0", seed: int = 0, shard: int = 100) -> TrainedReplica:
+    return TrainedReplica(
+        WORLDS[name], ("0", "1"), TASK, np.arange(shard), seed=seed, optimizer=TASK.optimizer, tester=Tester(TASK)
+    )
+
+
+def test_all_begin_alike_and_by_the_seed() -> None:
+    start = replica().read(Quantity.PARAMETERS)
+    assert start.tobytes() == replica("1").read(Quantity.PARAMETERS).tobytes()
+    assert start.tobytes() != replica(seed=1).read(Quantity.PARAMETERS).tobytes()
+
+
+def test_a_step_is_a_gradient_and_an_update() -> None:
+    made = replica()
+    before = made.read(Quantity.PARAMETERS)
+    made.compute_gradient()
+    assert made.read(Quantity.PARAMETERS).tobytes() == before.tobytes()
+    gradient = made.read(Quantity.GRADIENT)
+    made.update()
+    np.testing.assert_allclose(
+        made.read(Quantity.PARAMETERS), before - np.float32(0.05) * gradient, rtol=1e-4, atol=1e-6
+    )
+    assert (made.steps, made.work.tolist()) == (1, [32, 0])
+
+
+def test_work_is_what_is_included_at_most_once() -> None:
+    made = replica()
+    made.compute_gradient()
+    made.include(np.array([5, 64]))
+    made.include(np.array([5, 32]))
+    assert made.work.tolist() == [32, 64]
+
+
+def test_an_epoch_goes_through_the_shard() -> None:
+    made = replica(shard=96)
+    seen = [tuple(next(made._batches).tolist()) for _ in range(3)]
+    assert sorted(index for batch in seen for index in batch) == list(range(96))
+    assert len(next(replica(shard=10)._batches)) == 10
+
+
+def test_a_broken_model_tests_badly() -> None:
+    made = replica()
+    assert made.test() == made.test()
+    made.write(Quantity.PARAMETERS, np.full(made.size, np.nan, dtype=np.float32))
+    assert 0 <= made.test() <= 1
