@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: test types lint tests format clean
+.PHONY: test types lint tests demo format clean
 
 test: lint types tests
 
@@ -25,6 +25,10 @@ types: $(VENV)/installed
 
 tests: $(VENV)/installed
 	$(BIN)/pytest --numprocesses 2
+
+# The main job, on a fresh machine: which way of talking reaches the target first on three homes with bad links.
+demo: $(VENV)/installed
+	$(BIN)/atoll compare
 
 format: $(VENV)/installed
 	$(BIN)/ruff format .

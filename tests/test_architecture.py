@@ -27,6 +27,7 @@ ORDER = [
     "train",
     "plan",
     "report",
+    "compare",
     "cli",
 ]
 
@@ -41,7 +42,6 @@ FORBIDDEN_MODULES = {
     "secrets",
     "threading",
     "uuid",
-    "signal",
 }
 FORBIDDEN_NAMES = {
     "os.environ",

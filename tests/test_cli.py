@@ -1,7 +1,11 @@
 """The command as a user runs it: a process of its own."""
 
+import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -55,3 +59,95 @@ def test_mistakes_get_one_line_and_status_2(tmp_path: Path, arguments: list[str]
 
 def test_version() -> None:
     assert atoll("--version").stdout.startswith("atoll 0.")
+
+
+def test_compare_report_and_json(tmp_path: Path) -> None:
+    arguments = [
+        "compare",
+        "triangle",
+        "-s",
+        "allreduce:every=4",
+        "-s",
+        "none",
+        "--seeds",
+        "2",
+        "--limit",
+        "90",
+        "--json",
+        "out.json",
+    ]
+    compared = atoll(*arguments, folder=tmp_path)
+    assert compared.returncode == 0, compared.stderr
+    assert "allreduce:every=4" in compared.stdout
+    assert "Report: report/report.html" in compared.stdout
+    told = json.loads((tmp_path / "out.json").read_text())
+    assert {result["strategy"] for result in told["results"]} == {"allreduce:every=4", "none"}
+    page = (tmp_path / "report" / "report.html").read_bytes()
+    (tmp_path / "report" / "report.html").unlink()
+    again = atoll("report", "report", folder=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert (tmp_path / "report" / "report.html").read_bytes() == page
+
+
+def test_run_shows_one(tmp_path: Path) -> None:
+    shown = atoll("run", "perfect:2", "--strategy", "allreduce", "--seed", "3", folder=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    assert "allreduce" in shown.stdout
+
+
+def test_strategies() -> None:
+    assert "gossip" in atoll("strategies").stdout
+    assert "pushsum" in atoll("strategies", "gossip").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["compare", "-s", "allredcue"], "atoll: there is no strategy 'allredcue'; did you mean 'allreduce'?"),
+        (["compare", "--shards", "idd"], "atoll: there are no shards 'idd'; did you mean 'iid'?"),
+        (["compare", "--task", "mnist"], "atoll: task 'mnist' needs data"),
+        (["compare", "--task", "mnist", "--data", "nowhere"], "atoll: task 'mnist': nowhere is not a folder"),
+        (["compare", "--seeds", "0"], "atoll: Invalid value for '--seeds'"),
+        (["strategies", "gosip"], "atoll: there is no strategy 'gosip'; did you mean 'gossip'?"),
+        (["report", "nowhere"], "atoll: nowhere: expected traces (*.jsonl) in it"),
+        (["bogus"], "atoll: No such command 'bogus'."),
+    ],
+)
+def test_mistakes_before_anything_runs(tmp_path: Path, arguments: list[str], message: str) -> None:
+    refused = atoll(*arguments, folder=tmp_path)
+    assert refused.returncode == 2
+    assert refused.stderr.startswith(message)
+    assert refused.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_interrupting_keeps_what_is_finished(tmp_path: Path) -> None:
+    """Ctrl-C as a terminal sends it: to the whole group of processes."""
+    command = [
+        str(ATOLL),
+        "compare",
+        "perfect:2",
+        "-s",
+        "allreduce",
+        "-s",
+        "none",
+        "--shards",
+        "label",
+        "--limit",
+        "100000",
+    ]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    finished = tmp_path / "report" / "traces" / "strategy.allreduce.seed0.jsonl"
+    for _ in range(600):  # `none` never arrives on label shards
+        if finished.exists() and '"run_ended"' in finished.read_text()[-200:]:
+            break
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGINT)
+    try:
+        told, _ = process.communicate(timeout=30)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
+    assert process.returncode == 130
+    assert "finished runs are kept" in " ".join(told.split())
+    assert all('"run_ended"' in path.read_text()[-200:] for path in (tmp_path / "report" / "traces").glob("*.jsonl"))

@@ -1,16 +1,25 @@
-"""The command line.  What a user got wrong is told in one line on standard error, with exit status 2."""
+"""The command line.  What a user got wrong is told in one line on standard error, with exit status 2.
+
+Commands import what they need when they run: torch takes seconds to load, and looking at a network should not.
+"""
 
 import io
+import json
+import os
 import sys
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
-from atoll.errors import UserError
+from atoll.errors import StrategyError, UserError, nearest
 from atoll.network import load_network, preset_names
 from atoll.report.networks import list_networks, show_network
 from atoll.version import VERSION
+
+if TYPE_CHECKING:
+    from atoll.compare import Plan
 
 __all__ = ["app", "main"]
 
@@ -51,6 +60,126 @@ def networks(
         console.print(list_networks(load_network(preset) for preset in preset_names()))
     else:
         console.print(show_network(load_network(name), seed=seed, seconds=seconds, width=console.width))
+
+
+NetworkName = Annotated[str, typer.Argument(help="A preset's name, or the path of a TOML file.")]
+TaskName = Annotated[str, typer.Option("--task", help="digits, mnist, or your own as module:object.")]
+Data = Annotated[Path | None, typer.Option("--data", help="Where the task's data lies.")]
+ShardsName = Annotated[str, typer.Option("--shards", help="iid, dirichlet:A or label.")]
+Limit = Annotated[
+    float | None, typer.Option("--limit", min=1.0, help="Virtual seconds; 20 times the ideal if left out.")
+]
+Out = Annotated[Path, typer.Option("--out", help="Where traces and the report go.")]
+
+
+@app.command()
+def compare(
+    network: NetworkName = "triangle",
+    strategies: Annotated[
+        list[str] | None, typer.Option("--strategy", "-s", help="May be given many times; a good choice if left out.")
+    ] = None,
+    task: TaskName = "digits",
+    data: Data = None,
+    shards: ShardsName = "dirichlet:0.3",
+    seeds: Annotated[int, typer.Option(min=1, help="How many.")] = 5,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = os.cpu_count() or 1,
+    limit: Limit = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the results here too.")] = None,
+    out: Out = Path("report"),
+) -> None:
+    """Find out which strategy reaches the target first, in simulation: a table, traces, and a page to look at."""
+    from atoll.compare import DEFAULT_STRATEGIES, Plan, with_task_for
+
+    net = load_network(network)
+    plan = Plan(
+        network=net,
+        task=with_task_for(net, task),
+        data=data,
+        strategies=tuple(dict.fromkeys(strategies or DEFAULT_STRATEGIES)),
+        shards=shards,
+        seeds=tuple(range(seeds)),
+        limit_s=limit,
+    )
+    _compare(plan, out, jobs=jobs, json_file=json_file)
+
+
+def _compare(plan: "Plan", out: Path, *, jobs: int, json_file: Path | None) -> None:
+    from atoll.compare import compare as run_comparison
+    from atoll.report.page import write_page
+    from atoll.report.tables import comparison_table
+
+    console = Console()
+    traces = out / "traces"
+    try:
+        found = run_comparison(plan, traces, jobs=jobs, console=console)
+    except KeyboardInterrupt:
+        kept = len(list(traces.glob("*.jsonl")))
+        console.print(f"Stopped. {kept} finished runs are kept in {traces}; `atoll report {out}` shows them.")
+        raise typer.Exit(130) from None
+    console.print(comparison_table(found))
+    if json_file:
+        json_file.write_text(json.dumps(found.as_json(), indent=1) + "\n")
+    page = out / "report.html"
+    write_page(found, page)
+    console.print(f"Report: {page}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def run(
+    network: NetworkName,
+    strategy: Annotated[str, typer.Option("--strategy", "-s", help="How nodes talk.")] = "allreduce:every=4",
+    task: TaskName = "digits",
+    data: Data = None,
+    shards: ShardsName = "dirichlet:0.3",
+    seed: Annotated[int, typer.Option(help="Where all randomness comes from.")] = 0,
+    limit: Limit = None,
+    out: Out = Path("report"),
+) -> None:
+    """Train once, in simulation, and show it as it goes."""
+    from atoll.compare import Plan, with_task_for
+
+    net = load_network(network)
+    plan = Plan(
+        network=net,
+        task=with_task_for(net, task),
+        data=data,
+        strategies=(strategy,),
+        shards=shards,
+        seeds=(seed,),
+        limit_s=limit,
+    )
+    _compare(plan, out, jobs=1, json_file=None)
+
+
+@app.command()
+def report(folder: Annotated[Path, typer.Argument(help="What --out was.")]) -> None:
+    """Make the table and the page again, from traces alone."""
+    from atoll.report.page import write_page
+    from atoll.report.results import read_folder
+    from atoll.report.tables import comparison_table
+
+    console = Console()
+    traces = folder / "traces" if (folder / "traces").is_dir() else folder
+    found = read_folder(traces)
+    console.print(comparison_table(found))
+    page = folder / "report.html"
+    write_page(found, page)
+    console.print(f"Report: {page}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def strategies(name: Annotated[str | None, typer.Argument(help="One of them; all if left out.")] = None) -> None:
+    """List the strategies, or show one: what it does, its settings, and where it comes from."""
+    from atoll.report.tables import list_strategies, show_strategy
+    from atoll.strategy import RECIPES
+
+    console = Console()
+    if name is None:
+        console.print(list_strategies())
+        return
+    if name not in RECIPES:
+        raise StrategyError(f"there is no strategy {name!r}; {nearest(name, RECIPES)}")
+    console.print(show_strategy(RECIPES[name]))
 
 
 def main() -> None:

@@ -1,0 +1,114 @@
+"""The main job: which way of talking reaches the target first, on this network, for this task.
+
+First the ideal is run (gradients averaged every step on perfect links), then every strategy with every seed.  A
+strategy that beats the ideal is run on perfect links too, so that the network's and the optimiser's shares can be told
+apart.
+"""
+
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from atoll.network import Network
+from atoll.report.progress import RunsProgress
+from atoll.report.results import Comparison, RunResult, read_result
+from atoll.strategy import parse_strategy
+from atoll.train import IDEAL_STRATEGY, RunSpec, load_task, parse_shards
+from atoll.train.batch import run_all
+
+__all__ = ["DEFAULT_STRATEGIES", "Plan", "compare", "with_task_for"]
+
+DEFAULT_STRATEGIES = (
+    "none",
+    "allreduce",
+    "allreduce:every=4",
+    "allreduce:every=2,via=direct,overlap",
+    "gossip:aware",
+    "ssp",
+)
+"""A good choice to begin with: nothing, everything, less of it, overlapped, gossip, bounded staleness."""
+LIMIT_IDEALS = 20.0
+LEAST_LIMIT_S = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is compared."""
+
+    network: Network
+    task: str
+    data: Path | None
+    strategies: tuple[str, ...]
+    shards: str
+    seeds: tuple[int, ...]
+    limit_s: float | None = None
+    """Virtual seconds; `None`: twenty times the ideal."""
+
+    def check(self) -> None:
+        """Refuses what cannot be run, before anything runs."""
+        for strategy in self.strategies:
+            parse_strategy(strategy)
+        shards = parse_shards(self.shards)
+        task = load_task(self.task, self.data)
+        labels = task.labels if task.labels is not None else task.train.targets
+        shards.deal(labels.numpy(), len(self.network), self.seeds[0])
+
+    def spec(self, strategy: str, seed: int, limit_s: float, role: str = "strategy") -> RunSpec:
+        network = self.network if role == "strategy" else self.network.perfected()
+        return RunSpec(
+            network=network,
+            task=self.task,
+            data=self.data,
+            strategy=strategy,
+            shards=self.shards,
+            seed=seed,
+            limit_s=limit_s,
+            role=role,
+        )
+
+
+def compare(plan: Plan, folder: Path, *, jobs: int, console: Console) -> Comparison:
+    """Runs a plan; traces go to `folder`, which loses those of an earlier comparison."""
+    plan.check()
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.glob("*.jsonl"):
+        old.unlink()
+    ideal_limit_s = plan.limit_s or 4000.0
+    ideals = _run(
+        [plan.spec(IDEAL_STRATEGY, seed, ideal_limit_s, "ideal") for seed in plan.seeds], folder, jobs, console
+    )
+    slowest = max(run.seconds_to_target or run.ended_s for run in ideals)
+    limit_s = plan.limit_s or max(LEAST_LIMIT_S, LIMIT_IDEALS * slowest)
+    specs = [plan.spec(strategy, seed, limit_s) for seed in plan.seeds for strategy in plan.strategies]
+    found = Comparison.of([*ideals, *_run(specs, folder, jobs, console)])
+    better = [row.strategy for row in found.rows() if row.ratio is not None and row.ratio < 1]
+    perfect = [plan.spec(strategy, seed, limit_s, "perfect") for strategy in better for seed in plan.seeds]
+    if perfect:
+        found = Comparison.of([*found.results, *_run(perfect, folder, jobs, console)])
+    return found
+
+
+def _run(specs: list[RunSpec], folder: Path, jobs: int, console: Console) -> list[RunResult]:
+    results: list[RunResult] = []
+    with RunsProgress(console) as progress:
+        for spec in specs:
+            progress.add(spec.file_name, folder / spec.file_name, spec.limit_s)
+        with closing(run_all(specs, folder, jobs=jobs)) as runs:  # whatever happens, nothing is left running
+            for done in runs:
+                if done is None:
+                    progress.update()
+                    continue
+                result = read_result(folder / done.file_name)
+                assert result is not None, "a run that returned has ended"
+                results.append(result)
+                progress.done(
+                    done.file_name, result.seconds_to_target if done.role == "strategy" else None, done.strategy
+                )
+    return sorted(results, key=lambda run: (run.strategy, run.seed))
+
+
+def with_task_for(network: Network, task: str) -> str:
+    """On the networks of odticn, `mnist` is trained as odticn did."""
+    return "mnist-plain" if network.name.startswith("odticn") and task == "mnist" else task

@@ -1,0 +1,239 @@
+"""What runs showed: numbers, as functions of traces alone."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from scipy import stats
+
+from atoll.errors import TraceError
+from atoll.trace import Event, MeanTested, RunEnded, RunStarted, Tested, TrainingStarted, Waited, read_trace
+
+__all__ = ["Comparison", "Row", "RunResult", "read_folder", "read_result"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """What one run showed.  Seconds are `None` where the target was not reached."""
+
+    path: Path
+    network: str
+    nodes: int
+    task: str
+    shards: str
+    target: float
+    rising: bool
+    strategy: str
+    role: str
+    seed: int
+    reason: str
+    ended_s: float
+    seconds_to_target: float | None
+    """When half of the nodes' own models had the target."""
+    any_seconds: float | None
+    all_seconds: float | None
+    mean_model_seconds: float | None
+    """When the mean of all replicas had it."""
+    steps_to_target: float
+    """Steps a node until then, or until the end."""
+    bytes_sent: int
+    """By all nodes until then, or until the end."""
+    waiting_share: float
+    best: float
+    curve: tuple[tuple[float, float], ...]
+    """The mean of the nodes' latest tests, over time."""
+
+
+def read_result(path: Path) -> RunResult | None:
+    """The result of a finished run; `None` if the trace has no end."""
+    events = list(read_trace(path))
+    if not events or not isinstance(events[-1], RunEnded):
+        return None
+    started = next((event for event in events if isinstance(event, RunStarted)), None)
+    training = next((event for event in events if isinstance(event, TrainingStarted)), None)
+    if started is None or training is None:
+        raise TraceError(f"trace {path}: not of a training run")
+    arrivals = _arrivals(events, training, len(started.nodes))
+    until = arrivals["half"] if arrivals["half"] is not None else events[-1].at
+    latest: dict[str, Tested] = {}
+    for event in events:
+        if isinstance(event, Tested) and event.at <= until:
+            latest[event.node] = event
+    waited = sum(
+        min(event.at, until) - event.since for event in events if isinstance(event, Waited) and event.since < until
+    )
+    measures = [event.measure for event in events if isinstance(event, Tested)]
+    best = max if training.rising else min
+    return RunResult(
+        path=path,
+        network=started.network,
+        nodes=len(started.nodes),
+        task=training.task,
+        shards=training.shards,
+        target=training.target,
+        rising=training.rising,
+        strategy=training.strategy,
+        role=training.role,
+        seed=started.seed,
+        reason=events[-1].reason,
+        ended_s=events[-1].at,
+        seconds_to_target=arrivals["half"],
+        any_seconds=arrivals["any"],
+        all_seconds=arrivals["all"],
+        mean_model_seconds=arrivals["mean"],
+        steps_to_target=fmean([event.steps for event in latest.values()]) if latest else 0.0,
+        bytes_sent=sum(event.sent_bytes for event in latest.values()),
+        waiting_share=waited / (until * len(started.nodes)) if until else 0.0,
+        best=best(measures) if measures else math.nan,
+        curve=tuple(_curve(events)),
+    )
+
+
+def _arrivals(events: list[Event], training: TrainingStarted, nodes: int) -> dict[str, float | None]:
+    """When the first node, half of them, all, and the mean of all first had the target."""
+
+    def reached(measure: float) -> bool:
+        return measure >= training.target if training.rising else measure <= training.target
+
+    needed = {"any": 1, "half": math.ceil(nodes / 2), "all": nodes}
+    found: dict[str, float | None] = {"any": None, "half": None, "all": None, "mean": None}
+    there: dict[str, bool] = {}
+    for event in events:
+        if isinstance(event, Tested):
+            there[event.node] = reached(event.measure)
+            for name, count in needed.items():
+                if found[name] is None and sum(there.values()) >= count:
+                    found[name] = event.at
+        elif isinstance(event, MeanTested) and found["mean"] is None and reached(event.measure):
+            found["mean"] = event.at
+    return found
+
+
+def _curve(events: list[Event]) -> Iterable[tuple[float, float]]:
+    latest: dict[str, float] = {}
+    for event in events:
+        if isinstance(event, Tested):
+            latest[event.node] = event.measure
+            yield event.at, fmean(latest.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A strategy over all seeds."""
+
+    strategy: str
+    runs: tuple[RunResult, ...]
+    ideal_seconds: float | None
+    on_perfect: tuple[RunResult, ...] = ()
+
+    @property
+    def reached(self) -> int:
+        return sum(run.seconds_to_target is not None for run in self.runs)
+
+    @property
+    def seconds(self) -> float | None:
+        """The mean; `None` if any seed did not arrive."""
+        times = [run.seconds_to_target for run in self.runs if run.seconds_to_target is not None]
+        return fmean(times) if len(times) == len(self.runs) else None
+
+    @property
+    def interval(self) -> float | None:
+        """Half of the 95 % interval of the mean."""
+        times = [run.seconds_to_target for run in self.runs if run.seconds_to_target is not None]
+        if len(times) < 2 or len(times) < len(self.runs):
+            return None
+        return float(stats.t.ppf(0.975, len(times) - 1)) * stdev(times) / math.sqrt(len(times))
+
+    @property
+    def ratio(self) -> float | None:
+        if self.seconds is None or not self.ideal_seconds:
+            return None
+        return self.seconds / self.ideal_seconds
+
+    @property
+    def ratio_on_perfect(self) -> float | None:
+        """The same strategy on links that cost nothing: what of a ratio below 1 is the optimiser's."""
+        times = [run.seconds_to_target for run in self.on_perfect]
+        known = [time for time in times if time is not None]
+        if not known or len(known) < len(times) or not self.ideal_seconds:
+            return None
+        return fmean(known) / self.ideal_seconds
+
+    def mean(self, name: str) -> float:
+        return fmean(getattr(run, name) for run in self.runs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Strategies side by side."""
+
+    results: tuple[RunResult, ...]
+    ideal_seconds: dict[int, float | None] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, results: Iterable[RunResult]) -> "Comparison":
+        found = tuple(results)
+        return cls(
+            results=found, ideal_seconds={run.seed: run.seconds_to_target for run in found if run.role == "ideal"}
+        )
+
+    @property
+    def first(self) -> RunResult:
+        return self.results[0]
+
+    def rows(self) -> list[Row]:
+        """One for each strategy, the fastest first; who did not arrive comes last."""
+        names = dict.fromkeys(run.strategy for run in self.results if run.role == "strategy")
+        rows = [self._row(name) for name in names]
+        return sorted(rows, key=lambda row: (row.seconds is None, row.seconds or -row.mean("best")))
+
+    def _row(self, name: str) -> Row:
+        runs = tuple(run for run in self.results if run.role == "strategy" and run.strategy == name)
+        ideals = [self.ideal_seconds.get(run.seed) for run in runs]
+        known = [ideal for ideal in ideals if ideal is not None]
+        return Row(
+            strategy=name,
+            runs=runs,
+            ideal_seconds=fmean(known) if known and len(known) == len(ideals) else None,
+            on_perfect=tuple(run for run in self.results if run.role == "perfect" and run.strategy == name),
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """What `--json` writes."""
+        return {
+            "network": self.first.network.removeprefix("perfect (").removesuffix(")"),
+            "task": self.first.task,
+            "shards": self.first.shards,
+            "target": self.first.target,
+            "results": [
+                {
+                    "strategy": run.strategy,
+                    "seed": run.seed,
+                    "seconds_to_target": run.seconds_to_target,
+                    "ideal_seconds": self.ideal_seconds.get(run.seed),
+                    "steps_to_target": run.steps_to_target if run.seconds_to_target is not None else None,
+                    "bytes_sent": run.bytes_sent,
+                    "waiting_share": run.waiting_share,
+                    "best_accuracy": run.best,
+                    "any_seconds": run.any_seconds,
+                    "all_seconds": run.all_seconds,
+                    "mean_model_seconds": run.mean_model_seconds,
+                }
+                for run in self.results
+                if run.role == "strategy"
+            ],
+        }
+
+
+def read_folder(folder: Path) -> Comparison:
+    """All finished runs of a folder of traces."""
+    paths = sorted(folder.glob("*.jsonl"))
+    if not paths:
+        raise TraceError(f"{folder}: expected traces (*.jsonl) in it")
+    results = [result for result in map(read_result, paths) if result]
+    if not any(result.role == "strategy" for result in results):
+        raise TraceError(f"{folder}: none of its {len(paths)} traces is of a finished run")
+    return Comparison.of(results)

@@ -1,0 +1,83 @@
+"""Comparisons and strategies as tables for a terminal."""
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from atoll.report.results import Comparison, Row
+from atoll.strategy import RECIPES, Recipe
+
+__all__ = ["comparison_table", "list_strategies", "show_strategy"]
+
+
+def comparison_table(comparison: Comparison) -> RenderableType:
+    first = comparison.first
+    rows = comparison.rows()
+    ideal = rows[0].ideal_seconds if rows else None
+    title = Text.assemble(
+        (f"{comparison.as_json()['network']}", "bold"),
+        f", {first.task}, {first.shards} shards, target {_measure(first.target, rising=first.rising)}",
+        f", ideal {ideal:.1f} s" if ideal else "",
+    )
+    table = Table(box=None, pad_edge=False)
+    table.add_column("strategy", style="bold", overflow="fold")
+    for column in ("seconds", "of ideal", "steps", "MB/node", "waiting", "best"):
+        table.add_column(column, justify="right", no_wrap=True)
+    some_on_perfect = any(row.on_perfect for row in rows)
+    if some_on_perfect:
+        table.add_column("on perfect", justify="right", no_wrap=True)
+    for row in rows:
+        cells = [
+            row.strategy,
+            _seconds(row),
+            "–" if row.ratio is None else f"{row.ratio:.2f}",
+            f"{row.mean('steps_to_target'):.0f}",
+            f"{row.mean('bytes_sent') / row.runs[0].nodes / 1e6:.2f}",
+            f"{row.mean('waiting_share'):.0%}",
+            _measure(row.mean("best"), rising=first.rising),
+        ]
+        if some_on_perfect:
+            cells.append("" if row.ratio_on_perfect is None else f"{row.ratio_on_perfect:.2f}")
+        table.add_row(*cells)
+    seeds = len(rows[0].runs) if rows else 0
+    note = (
+        f"Seconds until half of the nodes have the target, mean over {seeds} seed{'s' * (seeds != 1)} "
+        "± half of the 95 % interval; steps, bytes and waiting until then."
+    )
+    return Group(title, Text(), table, Text(note, style="dim"))
+
+
+def _seconds(row: Row) -> str:
+    if row.seconds is None:
+        return "not reached" if row.reached == 0 else f"{row.reached} of {len(row.runs)} seeds"
+    return f"{row.seconds:.1f}" + (f" ± {row.interval:.1f}" if row.interval is not None else "")
+
+
+def _measure(value: float, *, rising: bool) -> str:
+    return f"{value:.1%}" if rising else f"{value:.3f}"
+
+
+def list_strategies() -> RenderableType:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("strategy", style="bold", no_wrap=True)
+    table.add_column("settings")
+    table.add_column("what it does")
+    for recipe in RECIPES.values():
+        table.add_row(recipe.name, " ".join(setting.name for setting in recipe.settings), recipe.about)
+    return table
+
+
+def show_strategy(recipe: Recipe) -> RenderableType:
+    text = Text.assemble((recipe.name, "bold"), f"  {recipe.about}\n\n", ("rule   ", "dim"), f"{recipe.rule}\n")
+    text.append_text(Text.assemble(("paper  ", "dim"), f"{recipe.paper}\n"))
+    table = Table(box=None, pad_edge=False)
+    for column in ("setting", "what it takes", "unless given"):
+        table.add_column(column)
+    for setting in recipe.settings:
+        default = (
+            {True: "yes", False: "no"}.get(setting.default, setting.default)
+            if setting.kind is bool
+            else setting.default
+        )
+        table.add_row(Text(setting.name, style="bold"), setting.expected, str(default))
+    return Group(text, table if recipe.settings else Text("It has no settings.", style="dim"))

@@ -1,0 +1,32 @@
+"""A small comparison, run once for all tests of reports."""
+
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+
+from atoll.network import load_network
+from atoll.train import IDEAL_STRATEGY, RunSpec, simulate
+
+
+@cache
+def small_comparison() -> Path:
+    """Traces of two strategies, one of which never arrives, over two seeds."""
+    folder = Path(mkdtemp(prefix="atoll-test-"))
+    network = load_network("triangle")
+    for seed in (0, 1):
+        for strategy, role, shards in (
+            (IDEAL_STRATEGY, "ideal", "iid"),
+            ("allreduce:every=4", "strategy", "iid"),
+            ("none", "strategy", "iid"),
+        ):
+            spec = RunSpec(
+                network=network.perfected() if role == "ideal" else network,
+                task="digits",
+                strategy=strategy,
+                shards=shards,
+                seed=seed,
+                limit_s=20.0 if strategy == "none" else 300.0,
+                role=role,
+            )
+            simulate(spec, folder / spec.file_name)
+    return folder

@@ -1,0 +1,53 @@
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from atoll.compare import Plan, compare, with_task_for
+from atoll.errors import StrategyError, TaskError
+from atoll.network import load_network
+
+
+def plan(**changes: object) -> Plan:
+    settings: dict[str, object] = {
+        "network": load_network("triangle"),
+        "task": "digits",
+        "data": None,
+        "strategies": ("allreduce:every=4", "none"),
+        "shards": "iid",
+        "seeds": (0, 1),
+        "limit_s": 100.0,
+    }
+    return Plan(**{**settings, **changes})  # type: ignore[arg-type]
+
+
+def test_runs_everything_and_keeps_the_traces(tmp_path: Path) -> None:
+    (tmp_path / "old.jsonl").write_text("of an earlier comparison")
+    found = compare(plan(), tmp_path, jobs=2, console=Console(file=io.StringIO()))
+    assert {run.role for run in found.results} >= {"ideal", "strategy"}
+    assert len([run for run in found.results if run.role == "strategy"]) == 4
+    assert {path.name for path in tmp_path.glob("*.jsonl")} == {run.path.name for run in found.results}
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"strategies": ("allreduce:evry=4",)}, StrategyError),
+        ({"shards": "idd"}, TaskError),
+        ({"task": "digist"}, TaskError),
+        ({"task": "mnist"}, TaskError),
+    ],
+)
+def test_mistakes_are_found_before_anything_runs(
+    tmp_path: Path, changes: dict[str, object], error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        compare(plan(**changes), tmp_path / "out", jobs=1, console=Console(file=io.StringIO()))
+    assert not (tmp_path / "out").exists()
+
+
+def test_odticns_networks_train_mnist_as_odticn_did() -> None:
+    assert with_task_for(load_network("odticn-9"), "mnist") == "mnist-plain"
+    assert with_task_for(load_network("odticn-9"), "digits") == "digits"
+    assert with_task_for(load_network("nine"), "mnist") == "mnist"
