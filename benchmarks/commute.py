@@ -1,6 +1,6 @@
 """Fits the random model of the preset `commute` to real LTE traces, prints it as TOML and draws both side by side.
 
-    python benchmarks/commute.py --traces FOLDER --plot docs/img/commute-fit.png
+    python -m benchmarks.commute --traces FOLDER --plot docs/img/commute-fit.png
 
 FOLDER holds mahimahi traces (one line = the millisecond at which a packet of 1,500 bytes could pass), named *.up.gz and
 *.down.gz.  What is fitted, and how, is told in docs/networks.md.

@@ -1,6 +1,6 @@
 """How fast the simulator is: messages a second with and without contention, memory of idle nodes, growth with nodes.
 
-    python benchmarks/simulator.py            # prints a table; exits with 1 where a target is missed
+    python -m benchmarks.simulator            # prints a table; exits with 1 where a target is missed
 
 Each row is the best of three runs, because other work on a machine only ever makes a run slower.
 """

@@ -1,6 +1,7 @@
 import asyncio
 import contextlib
 import hashlib
+import resource
 import time
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -486,3 +487,22 @@ class TestRegressions:
             return len(world.simulation.loop._timers)
 
         assert max(run(network(PAIR), program).values()) < 2500
+
+    def test_a_message_is_gone_once_it_was_received(self) -> None:
+        """Megabytes must not wait for the garbage collector, which counts objects and not bytes."""
+        big = network(PAIR.replace("rate_mbps = 10", "rate_mbps = 10000"))
+
+        async def program(world: SimWorld) -> int:
+            for _ in range(200):
+                if world.name == "0":
+                    await world.peer("1").send("x", b"", bytearray(5_000_000))
+                else:
+                    await world.receive("x")
+            return _resident_bytes()
+
+        before = _resident_bytes()
+        assert max(run(big, program).values()) - before < 200_000_000
+
+
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()

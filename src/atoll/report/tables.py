@@ -23,27 +23,26 @@ def comparison_table(comparison: Comparison) -> RenderableType:
     table.add_column("strategy", style="bold", overflow="fold")
     for column in ("seconds", "of ideal", "steps", "MB/node", "waiting", "best"):
         table.add_column(column, justify="right", no_wrap=True)
-    some_on_perfect = any(row.on_perfect for row in rows)
-    if some_on_perfect:
-        table.add_column("on perfect", justify="right", no_wrap=True)
     for row in rows:
         cells = [
             row.strategy,
             _seconds(row),
-            "–" if row.ratio is None else f"{row.ratio:.2f}",
+            _ratio(row),
             f"{row.mean('steps_to_target'):.0f}",
             f"{row.mean('bytes_sent') / row.runs[0].nodes / 1e6:.2f}",
             f"{row.mean('waiting_share'):.0%}",
             _measure(row.mean("best"), rising=first.rising),
         ]
-        if some_on_perfect:
-            cells.append("" if row.ratio_on_perfect is None else f"{row.ratio_on_perfect:.2f}")
         table.add_row(*cells)
     seeds = len(rows[0].runs) if rows else 0
     note = (
         f"Seconds until half of the nodes have the target, mean over {seeds} seed{'s' * (seeds != 1)} "
         "± half of the 95 % interval; steps, bytes and waiting until then."
     )
+    if any(row.on_perfect for row in rows):
+        note += (
+            " In brackets: the same strategy on perfect links, where it beats the ideal; that part is the optimiser's."
+        )
     return Group(title, Text(), table, Text(note, style="dim"))
 
 
@@ -51,6 +50,13 @@ def _seconds(row: Row) -> str:
     if row.seconds is None:
         return "not reached" if row.reached == 0 else f"{row.reached} of {len(row.runs)} seeds"
     return f"{row.seconds:.1f}" + (f" ± {row.interval:.1f}" if row.interval is not None else "")
+
+
+def _ratio(row: Row) -> str:
+    if row.ratio is None:
+        return "–"
+    on_perfect = "" if row.ratio_on_perfect is None else f" ({row.ratio_on_perfect:.2f})"
+    return f"{row.ratio:.2f}{on_perfect}"
 
 
 def _measure(value: float, *, rising: bool) -> str:

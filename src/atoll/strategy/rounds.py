@@ -70,6 +70,7 @@ class Rounds(Talk):
         self._begun_at_step = 0
         self._last_weighed_step = 0
         self._pending: _Pending | None = None
+        self._gradient_was_merged = False
         self._unshared: Vector | None = None  # gradients that were used here and are in no round yet
         self._durations: deque[float] = deque(maxlen=5)
 
@@ -78,12 +79,12 @@ class Rounds(Talk):
 
     async def after_gradient(self) -> None:
         if self._quantity is Quantity.GRADIENT:
-            await self._turn()
+            self._gradient_was_merged = await self._turn()
 
     async def after_step(self) -> bool:
         if self._quantity is Quantity.PARAMETERS:
             return await self._turn()
-        return False
+        return self._gradient_was_merged
 
     async def _turn(self) -> bool:
         """A step boundary."""
@@ -167,7 +168,7 @@ class Rounds(Talk):
                 late=late,
             )
         )
-        return self._quantity is Quantity.PARAMETERS
+        return True
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,10 +49,16 @@ class RunSpec:
         return f"{self.role}.{safe}.seed{self.seed}.jsonl"
 
 
-def simulate(spec: RunSpec, trace_path: Path) -> None:
-    """Runs in the simulated world, until the target is reached by all, or by half long ago, or the limit."""
+def simulate(spec: RunSpec, trace_path: Path, *, task: Task | None = None) -> None:
+    """Runs in the simulated world, until the target is reached by all, or by half long ago, or the limit.
+
+    Args:
+        spec: what to run.
+        trace_path: where the trace goes.
+        task: used instead of the one that the spec names.
+    """
     torch.set_num_threads(1)  # runs are many processes on few cores; threads would only get in each other's way
-    task = load_task(spec.task, spec.data)
+    task = task or load_task(spec.task, spec.data)
     strategy = parse_strategy(spec.strategy)
     members = spec.network.node_names
     labels = task.labels if task.labels is not None else task.train.targets

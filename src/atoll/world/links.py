@@ -362,6 +362,9 @@ class Links:
     def _arrive(self, connection: Connection, transfer: Transfer) -> None:
         first = connection.flying.pop(0)
         assert first is transfer, "messages of a connection arrive in order"
+        transfer.arrival = (
+            None  # it knows the transfer: a circle that would keep the message until the next look for garbage
+        )
         if not connection.flying and connection.state == "idle":
             self._retire(connection)
         transfer.deliver(transfer)

@@ -47,6 +47,7 @@ class Timer:
 
     def cancel(self) -> None:
         self._cancelled = True
+        self._args = ()  # it may lie in the heap for long, and hold a message of many megabytes
         if self._scheduled:
             self._scheduled = False
             self._loop._foreground -= 1  # noqa: SLF001

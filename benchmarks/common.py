@@ -1,0 +1,66 @@
+"""What benchmarks of strategies share: running a plan, and putting tables into documents."""
+
+import re
+import tempfile
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from atoll.compare import Plan, compare, with_task_for
+from atoll.network import load_network
+from atoll.report.results import Comparison, Row
+
+RESULTS = Path(__file__).parents[1] / "docs" / "results"
+
+
+def run_plan(
+    network: str,
+    strategies: list[str],
+    *,
+    task: str,
+    data: Path | None,
+    shards: str,
+    seeds: int,
+    jobs: int,
+    limit_s: float | None = None,
+) -> Comparison:
+    began = time.perf_counter()
+    net = load_network(network)
+    plan = Plan(
+        network=net,
+        task=with_task_for(net, task),
+        data=data,
+        strategies=tuple(strategies),
+        shards=shards,
+        seeds=tuple(range(seeds)),
+        limit_s=limit_s,
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        found = compare(plan, Path(folder), jobs=jobs, console=Console(quiet=True))
+    print(f"{network}, {task}, {shards}: {time.perf_counter() - began:.0f} s", flush=True)
+    return found
+
+
+def seconds(row: Row) -> str:
+    if row.seconds is None:
+        return f"{row.reached} of {len(row.runs)} arrive" if row.reached else "not reached"
+    return f"{row.seconds:.1f} ± {row.interval or 0:.1f}"
+
+
+def markdown(heads: list[str], rows: list[list[str]]) -> str:
+    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
+
+
+def put(document: Path, name: str, content: str) -> None:
+    """Puts content between the marks `<!-- name -->` and `<!-- end name -->` of a document."""
+    start, end = f"<!-- {name} -->", f"<!-- end {name} -->"
+    text = document.read_text() if document.exists() else ""
+    block = f"{start}\n{content}\n{end}"
+    if start in text:
+        text = re.sub(re.escape(start) + ".*?" + re.escape(end), lambda _: block, text, flags=re.DOTALL)
+    else:
+        text += f"\n{block}\n"
+    document.parent.mkdir(parents=True, exist_ok=True)
+    document.write_text(text)
