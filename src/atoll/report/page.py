@@ -18,7 +18,8 @@ COLOURS = ["#2a6f97", "#d1495b", "#66a182", "#edae49", "#8d5a97", "#3d405b", "#0
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 1060px; margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.1rem; margin-top: 2.2rem; } p { color: #555; margin: .3rem 0; }
-table { border-collapse: collapse; margin: 1rem 0; } th, td { padding: .25rem .8rem; text-align: right; border-bottom:
+table { border-collapse: collapse; margin: 1rem 0; font-size: 13px; }
+th, td { padding: .25rem .6rem; text-align: right; border-bottom:
 1px solid #ddd; } th:first-child, td:first-child { text-align: left; font-weight: 600; } svg { max-width: 100%; height:
 auto; }
 """
