@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from atoll.compare import Plan, compare, with_task_for
+from atoll.compare import Plan, compare
 from atoll.network import load_network
 from atoll.report.results import Comparison, Row
 
@@ -26,14 +26,13 @@ def run_plan(
     limit_s: float | None = None,
 ) -> Comparison:
     began = time.perf_counter()
-    net = load_network(network)
-    plan = Plan(
-        network=net,
-        task=with_task_for(net, task),
+    plan = Plan.of(
+        load_network(network),
+        task=task,
         data=data,
-        strategies=tuple(strategies),
+        strategies=strategies,
         shards=shards,
-        seeds=tuple(range(seeds)),
+        seeds=range(seeds),
         limit_s=limit_s,
     )
     with tempfile.TemporaryDirectory() as folder:

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from atoll.compare import Plan, compare, with_task_for
+from atoll.compare import Plan, compare
 from atoll.errors import StrategyError, TaskError
 from atoll.network import load_network
 
@@ -47,7 +47,12 @@ def test_mistakes_are_found_before_anything_runs(
     assert not (tmp_path / "out").exists()
 
 
-def test_odticns_networks_train_mnist_as_odticn_did() -> None:
-    assert with_task_for(load_network("odticn-9"), "mnist") == "mnist-plain"
-    assert with_task_for(load_network("odticn-9"), "digits") == "digits"
-    assert with_task_for(load_network("nine"), "mnist") == "mnist"
+@pytest.mark.parametrize(
+    ("network", "task", "trained"),
+    [("odticn-9", "mnist", "mnist-plain"), ("odticn-9", "digits", "digits"), ("nine", "mnist", "mnist")],
+)
+def test_odticns_networks_train_mnist_as_odticn_did(network: str, task: str, trained: str) -> None:
+    made = Plan.of(
+        load_network(network), task=task, data=None, strategies=["none", "none"], shards="iid", seeds=range(3)
+    )
+    assert (made.task, made.strategies, made.seeds) == (trained, ("none",), (0, 1, 2))

@@ -88,16 +88,15 @@ def compare(
     out: Out = Path("report"),
 ) -> None:
     """Find out which strategy reaches the target first, in simulation: a table, traces, and a page to look at."""
-    from atoll.compare import DEFAULT_STRATEGIES, Plan, with_task_for
+    from atoll.compare import DEFAULT_STRATEGIES, Plan
 
-    net = load_network(network)
-    plan = Plan(
-        network=net,
-        task=with_task_for(net, task),
+    plan = Plan.of(
+        load_network(network),
+        task=task,
         data=data,
-        strategies=tuple(dict.fromkeys(strategies or DEFAULT_STRATEGIES)),
+        strategies=strategies or DEFAULT_STRATEGIES,
         shards=shards,
-        seeds=tuple(range(seeds)),
+        seeds=range(seeds),
         limit_s=limit,
     )
     _compare(plan, out, jobs=jobs, json_file=json_file)
@@ -136,18 +135,10 @@ def run(
     out: Out = Path("report"),
 ) -> None:
     """Train once, in simulation, and show it as it goes."""
-    from atoll.compare import Plan, with_task_for
+    from atoll.compare import Plan
 
     net = load_network(network)
-    plan = Plan(
-        network=net,
-        task=with_task_for(net, task),
-        data=data,
-        strategies=(strategy,),
-        shards=shards,
-        seeds=(seed,),
-        limit_s=limit,
-    )
+    plan = Plan.of(net, task=task, data=data, strategies=[strategy], shards=shards, seeds=[seed], limit_s=limit)
     _compare(plan, out, jobs=1, json_file=None)
 
 

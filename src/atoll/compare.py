@@ -5,6 +5,7 @@ strategy that beats the ideal is run on perfect links too, so that the network's
 apart.
 """
 
+from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from atoll.strategy import parse_strategy
 from atoll.train import IDEAL_STRATEGY, RunSpec, load_task, parse_shards
 from atoll.train.batch import run_all
 
-__all__ = ["DEFAULT_STRATEGIES", "Plan", "compare", "with_task_for"]
+__all__ = ["DEFAULT_STRATEGIES", "Plan", "compare"]
 
 DEFAULT_STRATEGIES = (
     "none",
@@ -45,6 +46,31 @@ class Plan:
     seeds: tuple[int, ...]
     limit_s: float | None = None
     """Virtual seconds; `None`: twenty times the ideal."""
+
+    @classmethod
+    def of(
+        cls,
+        network: Network,
+        *,
+        task: str,
+        data: Path | None,
+        strategies: Iterable[str],
+        shards: str,
+        seeds: Iterable[int],
+        limit_s: float | None = None,
+    ) -> "Plan":
+        """A plan as users ask for it: each strategy once; on the networks of odticn, `mnist` as odticn trained it."""
+        if network.name.startswith("odticn") and task == "mnist":
+            task = "mnist-plain"
+        return cls(
+            network=network,
+            task=task,
+            data=data,
+            strategies=tuple(dict.fromkeys(strategies)),
+            shards=shards,
+            seeds=tuple(seeds),
+            limit_s=limit_s,
+        )
 
     def check(self) -> None:
         """Refuses what cannot be run, before anything runs."""
@@ -107,8 +133,3 @@ def _run(specs: list[RunSpec], folder: Path, jobs: int, console: Console) -> lis
                     done.file_name, result.seconds_to_target if done.role == "strategy" else None, done.strategy
                 )
     return sorted(results, key=lambda run: (run.strategy, run.seed))
-
-
-def with_task_for(network: Network, task: str) -> str:
-    """On the networks of odticn, `mnist` is trained as odticn did."""
-    return "mnist-plain" if network.name.startswith("odticn") and task == "mnist" else task

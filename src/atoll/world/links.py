@@ -17,8 +17,6 @@ belong to messages that had left already.
 All that changes at one instant is gathered, and the rates are worked out once, at the instant's end.
 """
 
-import heapq
-import itertools
 import math
 from collections.abc import Callable, Iterator
 
@@ -26,7 +24,8 @@ from atoll.network import Link, Network
 from atoll.trace import Event, LinkChanged
 from atoll.world.connection import Connection, Transfer
 from atoll.world.fair import Pipe, rebalance
-from atoll.world.loop import Timer, VirtualLoop
+from atoll.world.finishes import Finishes
+from atoll.world.loop import VirtualLoop
 from atoll.world.physics import INITIAL_WINDOW_BYTES, SEGMENT_BYTES, Physics, idle_window, loss_limit
 from atoll.world.routes import Routes
 from atoll.world.wires import LinkEnd, LinkState, Path
@@ -59,10 +58,7 @@ class Links:
         )
         self._busy: dict[Connection, None] = {}  # everything that is not idle, or has messages in the air
         self._stranded: dict[Connection, None] = {}
-        self._finishes: list[tuple[float, int, Connection]] = []
-        self._order = itertools.count()
-        self._alarm: Timer | None = None
-        self._alarm_s = math.inf
+        self._finishes = Finishes(loop, self._piece_sent)
         self._left: dict[Pipe, None] = {}
         self._resized: dict[Pipe, None] = {}
         self._joined: dict[Connection, None] = {}
@@ -237,7 +233,7 @@ class Links:
             self._settle_later()
         elif connection.cap < math.inf:
             connection.rate = connection.cap
-            self._schedule(connection, now + connection.segment / connection.cap)
+            self._finishes.set(connection, now + connection.segment / connection.cap)
         else:
             self._send_at_once(connection, now)
 
@@ -303,7 +299,7 @@ class Links:
                 self._joined[connection] = None
                 self._settle_later()
             rate = connection.rate
-            self._schedule(connection, now + connection.segment / rate if rate > 0 else math.inf)
+            self._finishes.set(connection, now + connection.segment / rate if rate > 0 else math.inf)
 
     def _withdraw(self, connection: Connection) -> None:
         """Leaves the flows."""
@@ -385,7 +381,7 @@ class Links:
             if rate != old_rate or connection.finish_s == math.inf:
                 self._progress(connection, old_rate)
                 connection.mark(now)
-                self._schedule(connection, now + connection.segment / rate if rate > 0 else math.inf)
+                self._finishes.set(connection, now + connection.segment / rate if rate > 0 else math.inf)
         self._left.clear()
         self._resized.clear()
         self._joined.clear()
@@ -402,46 +398,6 @@ class Links:
             self.carried_bytes += sent
             if connection.queue:
                 connection.queue[0].left -= sent
-
-    def _schedule(self, connection: Connection, finish_s: float) -> None:
-        """Notes when the present piece will have left.  An entry that is too early is looked at again then; one too
-        late is replaced.
-        """
-        connection.finish_s = finish_s
-        if finish_s < connection.wake_s:
-            connection.wake_s = finish_s
-            heapq.heappush(self._finishes, (finish_s, next(self._order), connection))
-            if len(self._finishes) > 1000 and len(self._finishes) > 4 * len(self._busy):
-                self._finishes = [entry for entry in self._finishes if entry[0] == entry[2].wake_s]
-                heapq.heapify(self._finishes)
-            if finish_s < self._alarm_s:
-                self._set_alarm(finish_s)
-
-    def _set_alarm(self, time: float) -> None:
-        if self._alarm:
-            self._alarm.cancel()
-        self._alarm_s = time
-        self._alarm = self._loop.at(time, self._ring)
-
-    def _ring(self) -> None:
-        """Some piece may have left."""
-        now = self._loop.time()
-        finishes = self._finishes
-        self._alarm, self._alarm_s = None, math.inf
-        while finishes and finishes[0][0] <= now:
-            time, _, connection = heapq.heappop(finishes)
-            if time != connection.wake_s:
-                continue  # replaced by an earlier one, or given up
-            connection.wake_s = math.inf
-            if connection.finish_s <= now:
-                connection.finish_s = math.inf
-                self._piece_sent(connection)
-            elif connection.finish_s < math.inf:
-                self._schedule(connection, connection.finish_s)
-        while finishes and finishes[0][0] != finishes[0][2].wake_s:
-            heapq.heappop(finishes)
-        if finishes and finishes[0][0] < self._alarm_s:
-            self._set_alarm(finishes[0][0])
 
     def _watch(self, end: LinkEnd) -> None:
         """Lets the rate of a link end follow its weather for as long as something flows there."""

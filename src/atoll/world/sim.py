@@ -10,25 +10,23 @@ import gc
 import itertools
 import random
 import sys
-from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from types import FrameType
 from typing import Any, TypeVar
-
-import networkx as nx
 
 from atoll.errors import Stalled, UnknownPeer, nearest
 from atoll.network import Link, Network, Node
 from atoll.seeds import derive, stream
-from atoll.trace import Computed, Event, ReachChanged, Recorder, RunEnded, RunStarted, Transferred
+from atoll.trace import Computed, Event, Recorder, RunEnded, RunStarted, Transferred
 from atoll.version import VERSION
 from atoll.world.base import Buffer, Lane, Message, Peer, World, frame_bytes
 from atoll.world.connection import Connection, Transfer
 from atoll.world.links import Links
-from atoll.world.loop import Timer, VirtualLoop
-from atoll.world.physics import Physics, notice_s
+from atoll.world.loop import VirtualLoop
+from atoll.world.mailbox import Mailbox, Waiter
+from atoll.world.physics import Physics
+from atoll.world.reach import Reach
+from atoll.world.stall import draw_stall
 
 __all__ = ["SimWorld", "Simulation"]
 
@@ -56,7 +54,7 @@ class Simulation:
         self.links = Links(network, self.loop, seed=seed, physics=self.physics, record=self.record)
         self.node_names = network.node_names
         self.worlds = {node.name: SimWorld(self, node) for node in network.nodes}
-        self._reaches: dict[str, dict[str, _Reach]] = {}
+        self._reaches: dict[str, dict[str, Reach]] = {}
         self._stall: Stalled | None = None
         self._tasks: dict[str, asyncio.Task[Any]] = {}
         self._stopped: str | None = None
@@ -140,7 +138,7 @@ class Simulation:
         def stall() -> None:
             if self._stall:
                 raise self._stall  # somebody waits on, though cancelled
-            self._stall = Stalled(self._picture())
+            self._stall = Stalled(draw_stall(self))
             self.stop("stalled")
 
         self.loop.on_stall = stall
@@ -161,21 +159,21 @@ class Simulation:
 
     # Who can be reached ---
 
-    def reach(self, node: str, peer: str) -> "_Reach":
+    def reach(self, node: str, peer: str) -> "Reach":
         mine = self._reaches.setdefault(node, {})
         if peer not in mine:
-            mine[peer] = _Reach(self, node, peer)
+            mine[peer] = Reach(self.links, self.loop, self.record, node, peer)
             self._reaches.setdefault(peer, {})
         return mine[peer]
 
-    def _all_reaches(self) -> Iterator["_Reach"]:
+    def reaches(self) -> Iterator["Reach"]:
         for mine in self._reaches.values():
             yield from mine.values()
 
     def _look_around(self, link: Link) -> None:
         """A link has changed: those whose way it may be look again."""
         leaf = self.links.routes.leaf_of(link)
-        concerned: Iterable[_Reach] = self._all_reaches()
+        concerned: Iterable[Reach] = self.reaches()
         if leaf is not None:
             others = (mine[leaf] for mine in self._reaches.values() if leaf in mine)
             concerned = itertools.chain(self._reaches.get(leaf, {}).values(), others)
@@ -186,36 +184,7 @@ class Simulation:
 
     def _is_anyone_waiting(self) -> bool:
         """Whether weather can still wake somebody."""
-        return self.links.waits_for_weather() or any(reach.may_wake for reach in self._all_reaches())
-
-    def _picture(self) -> str:
-        """Who waits for what, drawn."""
-        waits = [(world.name, waiter) for world in self.worlds.values() for waiter in world.waiters()]
-        stuck = [connection for connection in self.links.busy if connection.queue]
-        lines = [
-            f"  {node} ◀── {waiter.sender or 'anyone'}: waits to receive {waiter.channel!r}, in {_place(waiter.task)}"
-            for node, waiter in waits
-        ]
-        for each in stuck:
-            why = "no path works" if each.state == "stranded" else "a link has no rate"
-            size = sum(transfer.bytes for transfer in each.queue)
-            lines.append(f"  {each.sender} ──▶ {each.receiver}: waits to send {size:,} bytes, {why}")
-        lines += [
-            f"  {reach.node} ··· {reach.peer}: waits until it can{'not' if reach.reachable else ''} be reached"
-            for reach in self._all_reaches()
-            if reach.waiting
-        ]
-        known = {waiter.task for _, waiter in waits}
-        others = sorted(asyncio.all_tasks(self.loop) - known, key=asyncio.Task.get_name)
-        lines += [f"  {task.get_name()}: is in {_place(task)}" for task in others if task.get_name() in self.worlds]
-        graph = nx.DiGraph([(node, waiter.sender) for node, waiter in waits if waiter.sender])
-        graph.add_edges_from((each.sender, each.receiver) for each in stuck)
-        if not nx.is_directed_acyclic_graph(graph):
-            circle = [edge[0] for edge in nx.find_cycle(graph)]
-            lines.append("  a circle: " + " → ".join([*circle, circle[0]]))
-        if len(lines) > 40:
-            lines = [*lines[:39], f"  and {len(lines) - 39} more"]
-        return "\n".join([f"nothing can happen any more at {self.now:.6f} s:", *lines])
+        return self.links.waits_for_weather() or any(reach.may_wake for reach in self.reaches())
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
@@ -223,155 +192,6 @@ def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
-
-
-def _place(task: "asyncio.Task[Any] | None") -> str:
-    """Where a task waits: the innermost function of the program's own."""
-    if task is None:
-        return "an unknown task"
-    frame: FrameType | None = None
-    waiting: Any = task.get_coro()
-    while waiting is not None and hasattr(waiting, "cr_await"):
-        if waiting.cr_frame is not None and not waiting.cr_frame.f_code.co_filename.startswith(_LIBRARY):
-            frame = waiting.cr_frame
-        waiting = waiting.cr_await
-    if frame is None:
-        return f"task {task.get_name()!r}"
-    return (
-        f"{frame.f_code.co_qualname} ({Path(frame.f_code.co_filename).name}:{frame.f_lineno}), task {task.get_name()!r}"
-    )
-
-
-_LIBRARY = (str(Path(__file__).parent), str(Path(asyncio.__file__).parent))
-
-
-class _Reach:
-    """Whether one node has noticed that it can reach another."""
-
-    __slots__ = ("_round_trip_s", "_simulation", "_timer", "_works", "node", "peer", "reachable", "waiting")
-
-    def __init__(self, simulation: Simulation, node: str, peer: str) -> None:
-        self._simulation = simulation
-        self.node = node
-        self.peer = peer
-        self._timer: Timer | None = None
-        self.waiting: list[asyncio.Future[None]] = []
-        round_trip_s = simulation.links.round_trip_s(node, peer)
-        self._round_trip_s = round_trip_s or 0.0
-        self._works = self.reachable = round_trip_s is not None
-        # What it would have noticed by now, had somebody asked before.
-        since_s = simulation.links.changed_s(node, peer)
-        if simulation.now < since_s + self._delay_s():
-            self.reachable = not self._works
-            self._timer = simulation.loop.at(since_s + self._delay_s(), self._notice, background=True)
-
-    @property
-    def may_wake(self) -> bool:
-        """Whether somebody waits for a change that may yet come."""
-        if not self.waiting:
-            return False
-        links = self._simulation.links
-        may_change = links.may_close if self.reachable else links.may_open
-        return self._timer is not None or may_change(self.node, self.peer)
-
-    def _delay_s(self) -> float:
-        return self._round_trip_s if self._works else notice_s(self._round_trip_s)
-
-    def look(self) -> None:
-        """A link has changed: in a while the node notices what that means for it."""
-        simulation = self._simulation
-        works = simulation.links.routes.find(self.node, self.peer) is not None
-        if works == self._works:
-            return
-        self._works = works
-        if works:
-            self._round_trip_s = simulation.links.round_trip_s(self.node, self.peer) or 0.0
-        if self._timer:
-            self._timer.cancel()
-            self._timer = None
-        if works != self.reachable:
-            self._timer = simulation.loop.at(simulation.now + self._delay_s(), self._notice, background=True)
-
-    def _notice(self) -> None:
-        self._timer = None
-        self.reachable = self._works
-        self._simulation.record(
-            ReachChanged(at=self._simulation.now, node=self.node, peer=self.peer, reachable=self.reachable)
-        )
-        waiting, self.waiting = self.waiting, []
-        for future in waiting:
-            if not future.done():
-                future.set_result(None)
-
-    async def wait_until(self, *, reachable: bool) -> None:
-        while self.reachable != reachable:
-            future = self._simulation.loop.create_future()
-            self.waiting.append(future)
-            try:
-                await future
-            finally:
-                if future in self.waiting:
-                    self.waiting.remove(future)
-
-
-class _Waiter:
-    """A receive that has nothing to return yet."""
-
-    __slots__ = ("channel", "sender", "task", "wake")
-
-    def __init__(self, channel: str, sender: str | None, loop: VirtualLoop) -> None:
-        self.channel = channel
-        self.sender = sender
-        self.wake: asyncio.Future[None] = loop.create_future()
-        self.task = asyncio.current_task(loop)
-
-
-class _Mailbox:
-    """What has arrived on one channel and was not received yet, and who waits for more.
-
-    A waiter is only woken: it takes its message itself when it runs.  So a receive that is cancelled after its message
-    has come leaves the message where it was.
-    """
-
-    __slots__ = ("_arrived", "_order", "waiters")
-
-    def __init__(self) -> None:
-        self._arrived: dict[str, deque[tuple[int, Message]]] = {}
-        self._order = 0
-        self.waiters: list[_Waiter] = []
-
-    @property
-    def empty(self) -> bool:
-        return not self._arrived and not self.waiters
-
-    def put(self, message: Message) -> None:
-        self._order += 1
-        self._arrived.setdefault(message.sender, deque()).append((self._order, message))
-        self.wake_one()
-
-    def wake_one(self) -> None:
-        """Wakes the first waiter that has something to take, for each that there is one."""
-        for waiter in self.waiters:
-            if not waiter.wake.done() and (self._arrived if waiter.sender is None else waiter.sender in self._arrived):
-                waiter.wake.set_result(None)
-                return
-
-    def get(self, sender: str | None) -> Message | None:
-        if sender is None:
-            sender = min(self._arrived, key=lambda name: self._arrived[name][0][0], default=None)
-        if sender is None or sender not in self._arrived:
-            return None
-        _, message = self._arrived[sender].popleft()
-        if not self._arrived[sender]:
-            del self._arrived[sender]
-        return message
-
-
-def _may_take(waiter: _Waiter, sender: str | None) -> bool:
-    """Whether a waiter that was woken may be about to take what a receive from `sender` wants: first come, first
-    served.
-    """
-    return waiter.wake.done() and (waiter.sender is None or sender is None or waiter.sender == sender)
 
 
 class SimPeer(Peer):
@@ -443,6 +263,13 @@ class SimPeer(Peer):
         return await self._world.receive_from(self._name, channel)
 
 
+def _may_take(waiter: Waiter, sender: str | None) -> bool:
+    """Whether a waiter that was woken may be about to take what a receive from `sender` wants: first come, first
+    served.
+    """
+    return waiter.wake.done() and (waiter.sender is None or sender is None or waiter.sender == sender)
+
+
 class SimWorld(World):
     """One node's view of a simulation."""
 
@@ -451,7 +278,7 @@ class SimWorld(World):
     def __init__(self, simulation: Simulation, node: Node) -> None:
         self.simulation = simulation
         self._node = node
-        self._mailboxes: dict[str, _Mailbox] = {}
+        self._mailboxes: dict[str, Mailbox] = {}
         self._peers: dict[str, SimPeer] = {}
         self._processor: asyncio.Lock | None = None
         self._random: random.Random | None = None
@@ -533,11 +360,11 @@ class SimWorld(World):
     async def receive_from(self, sender: str | None, channel: str) -> Message:
         mailbox = self._mailboxes.get(channel)
         if mailbox is None:
-            mailbox = self._mailboxes[channel] = _Mailbox()
+            mailbox = self._mailboxes[channel] = Mailbox()
         message = None if any(_may_take(waiter, sender) for waiter in mailbox.waiters) else mailbox.get(sender)
         place = len(mailbox.waiters)
         while message is None:
-            waiter = _Waiter(channel, sender, self.simulation.loop)
+            waiter = Waiter(channel, sender, self.simulation.loop)
             mailbox.waiters.insert(place, waiter)
             try:
                 await waiter.wake
@@ -553,7 +380,7 @@ class SimWorld(World):
         self._tidy(channel, mailbox)
         return message
 
-    def _tidy(self, channel: str, mailbox: _Mailbox) -> None:
+    def _tidy(self, channel: str, mailbox: Mailbox) -> None:
         """Channels may be many and short-lived: an empty mailbox is not kept."""
         if mailbox.empty and self._mailboxes.get(channel) is mailbox:
             del self._mailboxes[channel]
@@ -561,10 +388,10 @@ class SimWorld(World):
     def deliver(self, message: Message) -> None:
         mailbox = self._mailboxes.get(message.channel)
         if mailbox is None:
-            mailbox = self._mailboxes[message.channel] = _Mailbox()
+            mailbox = self._mailboxes[message.channel] = Mailbox()
         mailbox.put(message)
 
-    def waiters(self) -> list[_Waiter]:
+    def waiters(self) -> list[Waiter]:
         return [waiter for mailbox in self._mailboxes.values() for waiter in mailbox.waiters]
 
     def record(self, event: Event) -> None:
