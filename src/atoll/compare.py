@@ -120,7 +120,7 @@ def _run(specs: list[RunSpec], folder: Path, jobs: int, console: Console) -> lis
     results: list[RunResult] = []
     with RunsProgress(console) as progress:
         for spec in specs:
-            progress.add(spec.file_name, folder / spec.file_name, spec.limit_s)
+            progress.add(folder / spec.file_name, spec.label, spec.limit_s)
         with closing(run_all(specs, folder, jobs=jobs)) as runs:  # whatever happens, nothing is left running
             for done in runs:
                 if done is None:
@@ -129,7 +129,6 @@ def _run(specs: list[RunSpec], folder: Path, jobs: int, console: Console) -> lis
                 result = read_result(folder / done.file_name)
                 assert result is not None, "a run that returned has ended"
                 results.append(result)
-                progress.done(
-                    done.file_name, result.seconds_to_target if done.role == "strategy" else None, done.strategy
-                )
+                arrived_s = result.seconds_to_target if done.role == "strategy" else None
+                progress.done(result.path, arrived_s, done.strategy)
     return sorted(results, key=lambda run: (run.strategy, run.seed))

@@ -24,9 +24,9 @@ def test_a_tail_reads_whole_lines_as_they_come(tmp_path: Path) -> None:
 
 def test_bars_and_the_fastest() -> None:
     with RunsProgress(Console(file=io.StringIO())) as progress:
-        progress.add("a", Path("nowhere"), 10)
-        progress.add("b", Path("nowhere"), 10)
+        progress.add(Path("a"), "slow, seed 0", 10)
+        progress.add(Path("b"), "quick, seed 0", 10)
         progress.update()
-        progress.done("a", 7.0, "slow")
-        progress.done("b", 5.0, "quick")
+        progress.done(Path("a"), 7.0, "slow")
+        progress.done(Path("b"), 5.0, "quick")
         assert progress.fastest == (5.0, "quick")

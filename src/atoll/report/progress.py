@@ -1,7 +1,6 @@
 """How far runs are, read from their traces while they are written."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
@@ -48,8 +47,7 @@ class RunsProgress:
             console=console,
             transient=True,
         )
-        self._tails: dict[str, tuple[TaskID, TraceTail]] = {}
-        self._tell: Callable[[float], str] = lambda measure: f"{measure:.1%}"
+        self._tails: dict[Path, tuple[TaskID, TraceTail]] = {}
         self.fastest: tuple[float, str] | None = None
 
     def __enter__(self) -> Self:
@@ -59,22 +57,24 @@ class RunsProgress:
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
-    def add(self, name: str, path: Path, limit_s: float) -> None:
-        task = self._progress.add_task(name, total=limit_s, told="waits", visible=False)
-        self._tails[name] = task, TraceTail(path)
+    def add(self, path: Path, label: str, limit_s: float) -> None:
+        """A run whose trace will be at `path`."""
+        task = self._progress.add_task(label, total=limit_s, told="waits", visible=False)
+        self._tails[path] = task, TraceTail(path)
 
     def update(self) -> None:
         for task, tail in self._tails.values():
             tail.look()
             if tail.latest:
                 mean = sum(tail.latest.values()) / len(tail.latest)
-                told = f"{tail.now:7.1f} s  {self._tell(mean)}"
+                told = f"{tail.now:7.1f} s  {mean:.3f}"
                 if self.fastest:
                     told += f"  (fastest so far: {self.fastest[1]}, {self.fastest[0]:.1f} s)"
                 self._progress.update(task, completed=tail.now, told=told, visible=True)
 
-    def done(self, name: str, seconds: float | None, strategy: str) -> None:
-        task, _ = self._tails.pop(name)
+    def done(self, path: Path, seconds: float | None, strategy: str) -> None:
+        """A run has ended, with the target after so many seconds or without it."""
+        task, _ = self._tails.pop(path)
         self._progress.remove_task(task)
         if seconds is not None and (self.fastest is None or seconds < self.fastest[0]):
             self.fastest = seconds, strategy

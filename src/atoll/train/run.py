@@ -43,6 +43,12 @@ class RunSpec:
     role: str = "strategy"
 
     @property
+    def label(self) -> str:
+        """What to call it while it runs."""
+        what = {"ideal": "the ideal", "perfect": f"{self.strategy} on perfect links"}.get(self.role, self.strategy)
+        return f"{what}, seed {self.seed}"
+
+    @property
     def file_name(self) -> str:
         """A name for its trace."""
         safe = "".join(c if c.isalnum() or c in "=.-" else "_" for c in self.strategy)
