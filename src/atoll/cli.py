@@ -63,7 +63,7 @@ def networks(
 
 
 NetworkName = Annotated[str, typer.Argument(help="A preset's name, or the path of a TOML file.")]
-TaskName = Annotated[str, typer.Option("--task", help="digits, mnist, or your own as module:object.")]
+TaskName = Annotated[str, typer.Option("--task", help="digits, mnist, text, or your own as module:object.")]
 Data = Annotated[Path | None, typer.Option("--data", help="Where the task's data lies.")]
 ShardsName = Annotated[str, typer.Option("--shards", help="iid, dirichlet:A or label.")]
 Limit = Annotated[

@@ -9,6 +9,7 @@ from atoll.errors import TaskError, nearest
 from atoll.train.task import Task
 from atoll.train.tasks.digits import digits
 from atoll.train.tasks.mnist import mnist, mnist_plain
+from atoll.train.tasks.text import text
 
 __all__ = ["TASKS", "load_task"]
 
@@ -16,8 +17,9 @@ TASKS: dict[str, Callable[[], Task] | Callable[[Path], Task]] = {
     "digits": digits,
     "mnist": mnist,
     "mnist-plain": mnist_plain,
+    "text": text,
 }
-NEED_DATA = {"mnist", "mnist-plain"}
+NEED_DATA = {"mnist", "mnist-plain", "text"}
 
 
 def load_task(name: str, data: Path | None = None) -> Task:
@@ -29,7 +31,7 @@ def load_task(name: str, data: Path | None = None) -> Task:
     if name not in NEED_DATA:
         return TASKS[name]()  # type: ignore[call-arg]
     if data is None:
-        raise TaskError(f"task {name!r} needs data: say where it lies (--data FOLDER)")
+        raise TaskError(f"task {name!r} needs data: say where it lies (--data)")
     return TASKS[name](data)  # type: ignore[call-arg]
 
 
