@@ -23,12 +23,18 @@ from atoll.errors import TraceError, nearest
 __all__ = [
     "Computed",
     "Event",
+    "Exchanged",
     "LinkChanged",
+    "MeanTested",
     "ReachChanged",
+    "Recorder",
     "RunEnded",
     "RunStarted",
+    "Tested",
     "Trace",
+    "TrainingStarted",
     "Transferred",
+    "Waited",
     "read_trace",
 ]
 
