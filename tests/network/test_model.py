@@ -35,7 +35,3 @@ def test_values_are_frozen() -> None:
 def test_values_check_themselves(make: object, message: str) -> None:
     with pytest.raises(NetworkError, match=message):
         make()  # type: ignore[operator]
-
-
-def test_pairs() -> None:
-    assert list(Network(name="n", nodes=(*TWO, Node(name="c"))).pairs()) == [("a", "b"), ("a", "c"), ("b", "c")]

@@ -1,11 +1,10 @@
 from typing import cast
 
 from atoll.strategy.replica import Replica
-from atoll.strategy.when import Every, Never
+from atoll.strategy.when import Every
 
 NOBODY = cast("Replica", None)
 
 
-def test_every_and_never() -> None:
+def test_every() -> None:
     assert [Every(3)(NOBODY, steps) for steps in range(5)] == [False, False, False, True, True]
-    assert not Never()(NOBODY, 1000)

@@ -6,10 +6,8 @@ Rates are in bits a second a direction, latencies in seconds one way.
 """
 
 import dataclasses
-import itertools
 import math
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from atoll.errors import NetworkError, nearest
@@ -273,10 +271,6 @@ class Network:
     @property
     def node_names(self) -> tuple[str, ...]:
         return tuple(node.name for node in self.nodes)
-
-    def pairs(self) -> Iterator[tuple[str, str]]:
-        """Every two nodes, once."""
-        return itertools.combinations(self.node_names, 2)
 
     def perfected(self) -> "Network":
         """The same nodes with nothing between them that costs time: what the ideal is measured on."""

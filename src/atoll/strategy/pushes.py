@@ -75,7 +75,7 @@ class Pushes(Talk):
         assert self._spawn is not None
         world = self._replica.world
         free = [name for name in self._peers if name not in self._known or self._known[name].since is None]
-        targets = self._whom(free, self._fanout, self._known, world.now, world.random)
+        targets = self._whom(free, self._fanout, self._known, world.random)
         if not targets:
             return
         weight = 1.0

@@ -5,21 +5,13 @@ from typing import Protocol
 
 from atoll.strategy.replica import Replica
 
-__all__ = ["Every", "Never", "When"]
+__all__ = ["Every", "When"]
 
 
 class When(Protocol):
     """Whether a node should exchange now, given how many steps it has done since it last began to."""
 
     def __call__(self, replica: Replica, steps_since: int) -> bool: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Never:
-    """Nobody says anything."""
-
-    def __call__(self, replica: Replica, steps_since: int) -> bool:  # noqa: ARG002 - the shape of the part
-        return False
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 __all__ = ["Acquaintance", "Aware", "Uniform", "Whom"]
@@ -15,7 +15,7 @@ class Acquaintance:
 
     seconds: float = math.nan
     """How long a push took until it was acknowledged: an exponentially weighted mean."""
-    since: float | None = field(default=None)
+    since: float | None = None
     """When the push that is under way began."""
 
     def acknowledged(self, seconds: float) -> None:
@@ -26,7 +26,7 @@ class Whom(Protocol):
     """Chooses up to `count` of the peers that no push is under way to."""
 
     def __call__(
-        self, free: Sequence[str], count: int, known: dict[str, Acquaintance], now: float, draw: random.Random
+        self, free: Sequence[str], count: int, known: dict[str, Acquaintance], draw: random.Random
     ) -> list[str]: ...
 
 
@@ -39,7 +39,6 @@ class Uniform:
         free: Sequence[str],
         count: int,
         known: dict[str, Acquaintance],  # noqa: ARG002 - the shape of the part
-        now: float,  # noqa: ARG002
         draw: random.Random,
     ) -> list[str]:
         return draw.sample(free, min(count, len(free)))
@@ -60,7 +59,6 @@ class Aware:
         free: Sequence[str],
         count: int,
         known: dict[str, Acquaintance],
-        now: float,  # noqa: ARG002 - the shape of the part
         draw: random.Random,
     ) -> list[str]:
         left = list(free)

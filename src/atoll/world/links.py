@@ -51,11 +51,7 @@ class Links:
             for node in network.nodes
             if node.down_bps < math.inf
         }
-        self.routes = Routes(
-            network,
-            lambda link: self._states[link.name].up,
-            self._latency_of,
-        )
+        self.routes = Routes(network, lambda link: self._states[link.name].up, self._latency_of)
         self._busy: dict[Connection, None] = {}  # everything that is not idle, or has messages in the air
         self._stranded: dict[Connection, None] = {}
         self._finishes = Finishes(loop, self._piece_sent)

@@ -1,4 +1,4 @@
-"""What TCP makes of a link: the models that simulated transfers follow, each with its source and a switch.
+"""What TCP makes of a link: the models that simulated transfers follow, each with its source, most with a switch.
 
 * **Headers.** A packet of 1,500 bytes carries 1,448 of payload (IPv4, TCP with timestamps).
 * **Slow start** (RFC 5681, RFC 6928, RFC 2861).  A connection may have a window of bytes under way.  It starts with 10
@@ -25,6 +25,7 @@ __all__ = [
     "Physics",
     "idle_window",
     "loss_limit",
+    "notice_s",
     "retransmission_timeout_s",
 ]
 
