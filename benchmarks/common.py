@@ -24,6 +24,7 @@ def run_plan(
     seeds: int,
     jobs: int,
     limit_s: float | None = None,
+    device: str = "cpu",
 ) -> Comparison:
     began = time.perf_counter()
     plan = Plan.of(
@@ -34,6 +35,7 @@ def run_plan(
         shards=shards,
         seeds=range(seeds),
         limit_s=limit_s,
+        device=device,
     )
     with tempfile.TemporaryDirectory() as folder:
         found = compare(plan, Path(folder), jobs=jobs, console=Console(quiet=True))

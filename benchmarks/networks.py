@@ -32,6 +32,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--only", nargs="+", default=NETWORKS)
     parser.add_argument("--mnist", type=Path, help="run mnist from this folder instead of digits")
     parser.add_argument("--strategies", nargs="+", default=STRATEGIES)
@@ -47,6 +48,7 @@ def main() -> None:
                 shards=shards,
                 seeds=arguments.seeds,
                 jobs=arguments.jobs,
+                device=arguments.device,
             )
             rows = [
                 [

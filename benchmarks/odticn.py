@@ -80,6 +80,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--only", nargs="+", default=list(PUBLISHED))
     arguments = parser.parse_args()
     for network in arguments.only:
@@ -91,6 +92,7 @@ def main() -> None:
             shards="iid",
             seeds=arguments.seeds,
             jobs=arguments.jobs,
+            device=arguments.device,
         )
         put(RESULTS / "odticn.md", network, table(network, found))
 

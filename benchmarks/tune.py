@@ -11,13 +11,15 @@ import argparse
 import dataclasses
 import itertools
 import tempfile
+from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean, geometric_mean
 
 from torch import nn
-from torch.optim import SGD
+from torch.optim import Optimizer
 
 from atoll.network import load_network
 from atoll.report.results import read_result
@@ -26,17 +28,27 @@ from atoll.train import IDEAL_STRATEGY, RunSpec, load_task, simulate
 LIMIT_S = 300.0
 
 
-def _sgd(parameters: "list[nn.Parameter]", lr: float, momentum: float) -> SGD:
-    return SGD(parameters, lr=lr, momentum=momentum)
+def _with_rate(make: Callable[..., Optimizer], rate: float, parameters: Iterable[nn.Parameter]) -> Optimizer:
+    """The task's own optimiser, with another learning rate."""
+    made = make(parameters)
+    for group in made.param_groups:
+        group["lr"] = rate
+    return made
 
 
-def seconds(name: str, data: Path | None, rate: float, nodes: int, seed: int) -> float:
+def seconds(name: str, data: Path | None, device: str, case: tuple[float, int, int]) -> float:
+    rate, nodes, seed = case
     task = load_task(name, data)
-    momentum = task.optimizer(task.model().parameters()).param_groups[0]["momentum"]
-    task = dataclasses.replace(task, ideal_optimizer=partial(_sgd, lr=rate, momentum=momentum))
-    network = load_network(f"perfect:{nodes}")
+    task = dataclasses.replace(task, ideal_optimizer=partial(_with_rate, task.optimizer, rate))
     spec = RunSpec(
-        network=network, task=name, data=data, strategy=IDEAL_STRATEGY, seed=seed, limit_s=LIMIT_S, role="ideal"
+        network=load_network(f"perfect:{nodes}"),
+        task=name,
+        data=data,
+        strategy=IDEAL_STRATEGY,
+        seed=seed,
+        limit_s=LIMIT_S,
+        role="ideal",
+        device=device,
     )
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.jsonl"
@@ -53,10 +65,13 @@ def main() -> None:
     parser.add_argument("--rates", type=float, nargs="+", default=[0.05, 0.1, 0.2, 0.3, 0.4, 0.6, 0.8, 1.2])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--nodes", type=int, nargs="+", default=[3, 6, 9])
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--device", default="cpu")
     arguments = parser.parse_args()
     cases = list(itertools.product(arguments.rates, arguments.nodes, range(arguments.seeds)))
-    with ProcessPoolExecutor(2) as pool:
-        found = dict(zip(cases, pool.map(partial(_case, arguments.task, arguments.data), cases), strict=True))
+    case = partial(seconds, arguments.task, arguments.data, arguments.device)
+    with ProcessPoolExecutor(arguments.jobs, mp_context=get_context("spawn")) as pool:
+        found = dict(zip(cases, pool.map(case, cases), strict=True))
     best: dict[float, float] = {}
     for rate in arguments.rates:
         means = [fmean(found[rate, nodes, seed] for seed in range(arguments.seeds)) for nodes in arguments.nodes]
@@ -64,10 +79,6 @@ def main() -> None:
         told = "  ".join(f"{nodes} nodes {mean:6.1f} s" for nodes, mean in zip(arguments.nodes, means, strict=True))
         print(f"rate {rate:<5} {told}")
     print(f"best: {min(best, key=lambda rate: best[rate])}")
-
-
-def _case(task: str, data: Path | None, case: tuple[float, int, int]) -> float:
-    return seconds(task, data, *case)
 
 
 if __name__ == "__main__":

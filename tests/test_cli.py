@@ -107,6 +107,7 @@ def test_strategies() -> None:
         (["compare", "--shards", "idd"], "atoll: there are no shards 'idd'; did you mean 'iid'?"),
         (["compare", "--task", "mnist"], "atoll: task 'mnist' needs data"),
         (["compare", "--task", "mnist", "--data", "nowhere"], "atoll: task 'mnist': nowhere is not a folder"),
+        (["compare", "--device", "nowhere"], "atoll: device 'nowhere': torch cannot compute there"),
         (["compare", "--seeds", "0"], "atoll: Invalid value for '--seeds'"),
         (["strategies", "gosip"], "atoll: there is no strategy 'gosip'; did you mean 'gossip'?"),
         (["report", "nowhere"], "atoll: nowhere: expected traces (*.jsonl) in it"),

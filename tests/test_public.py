@@ -71,6 +71,7 @@ PUBLIC = {
         "Computed",
         "Event",
         "Exchanged",
+        "FinalTested",
         "LinkChanged",
         "MeanTested",
         "ReachChanged",

@@ -69,6 +69,7 @@ ShardsName = Annotated[str, typer.Option("--shards", help="iid, dirichlet:A or l
 Limit = Annotated[
     float | None, typer.Option("--limit", min=1.0, help="Virtual seconds; 20 times the ideal if left out.")
 ]
+Device = Annotated[str, typer.Option("--device", help="Where torch computes: cpu, cuda, cuda:1.")]
 Out = Annotated[Path, typer.Option("--out", help="Where traces and the report go.")]
 
 
@@ -84,6 +85,7 @@ def compare(
     seeds: Annotated[int, typer.Option(min=1, help="How many.")] = 5,
     jobs: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = os.cpu_count() or 1,
     limit: Limit = None,
+    device: Device = "cpu",
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the results here too.")] = None,
     out: Out = Path("report"),
 ) -> None:
@@ -98,6 +100,7 @@ def compare(
         shards=shards,
         seeds=range(seeds),
         limit_s=limit,
+        device=device,
     )
     _compare(plan, out, jobs=jobs, json_file=json_file)
 
@@ -132,13 +135,16 @@ def run(
     shards: ShardsName = "dirichlet:0.3",
     seed: Annotated[int, typer.Option(help="Where all randomness comes from.")] = 0,
     limit: Limit = None,
+    device: Device = "cpu",
     out: Out = Path("report"),
 ) -> None:
     """Train once, in simulation, and show it as it goes."""
     from atoll.compare import Plan
 
     net = load_network(network)
-    plan = Plan.of(net, task=task, data=data, strategies=[strategy], shards=shards, seeds=[seed], limit_s=limit)
+    plan = Plan.of(
+        net, task=task, data=data, strategies=[strategy], shards=shards, seeds=[seed], limit_s=limit, device=device
+    )
     _compare(plan, out, jobs=1, json_file=None)
 
 

@@ -18,6 +18,7 @@ from atoll.report.results import Comparison, RunResult, read_result
 from atoll.strategy import parse_strategy
 from atoll.train import IDEAL_STRATEGY, RunSpec, load_task, parse_shards
 from atoll.train.batch import run_all
+from atoll.train.run import check_device
 
 __all__ = ["DEFAULT_STRATEGIES", "Plan", "compare"]
 
@@ -46,6 +47,7 @@ class Plan:
     seeds: tuple[int, ...]
     limit_s: float | None = None
     """Virtual seconds; `None`: twenty times the ideal."""
+    device: str = "cpu"
 
     @classmethod
     def of(
@@ -58,6 +60,7 @@ class Plan:
         shards: str,
         seeds: Iterable[int],
         limit_s: float | None = None,
+        device: str = "cpu",
     ) -> "Plan":
         """A plan as users ask for it: each strategy once; on the networks of odticn, `mnist` as odticn trained it."""
         if network.name.startswith("odticn") and task == "mnist":
@@ -70,12 +73,14 @@ class Plan:
             shards=shards,
             seeds=tuple(seeds),
             limit_s=limit_s,
+            device=device,
         )
 
     def check(self) -> None:
         """Refuses what cannot be run, before anything runs."""
         for strategy in self.strategies:
             parse_strategy(strategy)
+        check_device(self.device)
         shards = parse_shards(self.shards)
         task = load_task(self.task, self.data)
         labels = task.labels if task.labels is not None else task.train.targets
@@ -92,6 +97,7 @@ class Plan:
             seed=seed,
             limit_s=limit_s,
             role=role,
+            device=self.device,
         )
 
 

@@ -24,6 +24,7 @@ __all__ = [
     "Computed",
     "Event",
     "Exchanged",
+    "FinalTested",
     "LinkChanged",
     "MeanTested",
     "ReachChanged",
@@ -142,6 +143,14 @@ class Tested(Event):
 class MeanTested(Event):
     """The mean of all replicas was tested (in simulation, where somebody can see all of them)."""
 
+    measure: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FinalTested(Event):
+    """At the end a node's model was tested on all examples that the task keeps for it."""
+
+    node: str
     measure: float
 
 

@@ -7,9 +7,10 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
+import torch
 
 from atoll.network import load_network
-from atoll.trace import Computed, Exchanged, MeanTested, RunEnded, Tested, TrainingStarted, read_trace
+from atoll.trace import Computed, Exchanged, FinalTested, MeanTested, RunEnded, Tested, TrainingStarted, read_trace
 from atoll.train import IDEAL_STRATEGY, RunSpec, simulate
 from tests.train.idx import write_small_mnist
 
@@ -73,5 +74,25 @@ def test_dropout_is_each_nodes_own(tmp_path: Path) -> None:
     data = write_small_mnist(tmp_path / "data")
     spec = RunSpec(
         network=load_network("perfect:2"), task="mnist", data=data, strategy="none", limit_s=4.0, shards="iid"
+    )
+    assert run_and_digest(spec, str(tmp_path / "a")) == run_and_digest(spec, str(tmp_path / "b"))
+
+
+def test_mnist_is_tested_on_everything_at_the_end(tmp_path: Path) -> None:
+    data = write_small_mnist(tmp_path / "data")
+    network = load_network("perfect:2")
+    simulate(RunSpec(network=network, task="mnist", data=data, strategy="none", limit_s=2.0), tmp_path / "t")
+    *_, first, second, ended = read_trace(tmp_path / "t")
+    assert isinstance(ended, RunEnded)
+    assert isinstance(first, FinalTested)
+    assert isinstance(second, FinalTested)
+    assert {first.node, second.node} == set(network.node_names)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+def test_on_a_gpu_one_seed_gives_the_same_bytes_too(tmp_path: Path) -> None:
+    data = write_small_mnist(tmp_path / "data")
+    spec = RunSpec(
+        network=load_network("triangle"), task="mnist", data=data, strategy="gossip", limit_s=8.0, device="cuda"
     )
     assert run_and_digest(spec, str(tmp_path / "a")) == run_and_digest(spec, str(tmp_path / "b"))

@@ -73,3 +73,20 @@ def test_a_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             load_task(name)
         assert message in str(refused.value)
     sys.modules.pop("my_own_task", None)
+
+
+def test_on_a_device_labels_stay_and_the_rest_moves() -> None:
+    made = task([1, 0, 1])
+    moved = Task(**{**made.__dict__, "final": made.test}).to("meta")
+    assert moved.train.inputs.device.type == moved.test.targets.device.type == "meta"
+    assert moved.final is not None
+    assert moved.final.inputs.device.type == "meta"
+    assert moved.labels is not None
+    assert moved.labels.tolist() == [1, 0, 1]
+
+
+def test_at_the_end_all_examples_count() -> None:
+    made = task([1, 1, 1, 1])
+    assert made.test_finally(constant(1)) is None
+    final = Examples(torch.zeros(4, 1), torch.tensor([1, 1, 1, 0]))
+    assert Task(**{**made.__dict__, "final": final}).test_finally(constant(1)) == 0.75

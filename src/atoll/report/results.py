@@ -4,13 +4,23 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean, median, stdev
 from typing import Any
 
 from scipy import stats
 
 from atoll.errors import TraceError
-from atoll.trace import Event, MeanTested, RunEnded, RunStarted, Tested, TrainingStarted, Waited, read_trace
+from atoll.trace import (
+    Event,
+    FinalTested,
+    MeanTested,
+    RunEnded,
+    RunStarted,
+    Tested,
+    TrainingStarted,
+    Waited,
+    read_trace,
+)
 
 __all__ = ["Comparison", "Row", "RunResult", "read_folder", "read_result"]
 
@@ -43,6 +53,8 @@ class RunResult:
     """By all nodes until then, or until the end."""
     waiting_share: float
     best: float
+    final: float | None
+    """The median node's measure on all that the task keeps for the end, where it keeps something."""
     curve: tuple[tuple[float, float], ...]
     """The mean of the nodes' latest tests, over time."""
 
@@ -66,6 +78,7 @@ def read_result(path: Path) -> RunResult | None:
         min(event.at, until) - event.since for event in events if isinstance(event, Waited) and event.since < until
     )
     measures = [event.measure for event in events if isinstance(event, Tested)]
+    finals = [event.measure for event in events if isinstance(event, FinalTested)]
     best = max if training.rising else min
     return RunResult(
         path=path,
@@ -88,6 +101,7 @@ def read_result(path: Path) -> RunResult | None:
         bytes_sent=sum(event.sent_bytes for event in latest.values()),
         waiting_share=waited / (until * len(started.nodes)) if until else 0.0,
         best=best(measures) if measures else math.nan,
+        final=median(finals) if finals else None,
         curve=tuple(_curve(events)),
     )
 
@@ -218,6 +232,7 @@ class Comparison:
                     "bytes_sent": run.bytes_sent,
                     "waiting_share": run.waiting_share,
                     "best_accuracy": run.best,
+                    "final_accuracy": run.final,
                     "any_seconds": run.any_seconds,
                     "all_seconds": run.all_seconds,
                     "mean_model_seconds": run.mean_model_seconds,

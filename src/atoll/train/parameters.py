@@ -39,7 +39,7 @@ class Parameters:
         names = [*trained, *buffers]
         self.ranges = tuple(Range(name, *span) for name, span in zip(names, itertools.pairwise(ends), strict=True))
         self.size: int = ends[-1]
-        self._staging = torch.zeros(self.size)
+        self._staging = torch.zeros(self.size, device=self._tensors[0].device)
         self._views = [
             self._staging[each.start : each.stop].view(tensor.shape)
             for each, tensor in zip(self.ranges, self._tensors, strict=True)
@@ -49,10 +49,10 @@ class Parameters:
         """A copy of all values."""
         with torch.no_grad():
             torch._foreach_copy_(self._views, [tensor.detach() for tensor in self._tensors])
-        return self._staging.numpy().copy()
+        return self._copy()
 
     def write(self, values: Vector) -> None:
-        self._staging.numpy()[:] = values
+        self._staging.copy_(_tensor(values))
         with torch.no_grad():
             torch._foreach_copy_([tensor.detach() for tensor in self._tensors], self._views)
 
@@ -65,15 +65,22 @@ class Parameters:
         for view, tensor in zip(self._views, self._trained, strict=False):
             if tensor.grad is not None:
                 view.copy_(tensor.grad)
-        return self._staging.numpy().copy()
+        return self._copy()
 
     def write_gradient(self, values: Vector) -> None:
-        self._staging.numpy()[:] = values
+        self._staging.copy_(_tensor(values))
         for view, tensor in zip(self._views, self._trained, strict=False):
             tensor.grad = _like(view, tensor)
 
     def add_gradient(self, change: Vector) -> None:
         self.write_gradient(self.read_gradient() + change)
+
+    def _copy(self) -> Vector:
+        return self._staging.to("cpu", copy=True).numpy()
+
+
+def _tensor(values: Vector) -> Tensor:
+    return torch.from_numpy(values if values.flags.writeable else values.copy())  # torch cannot see read-only ones
 
 
 def _like(view: Tensor, tensor: Tensor) -> Tensor:

@@ -52,7 +52,7 @@ class TrainedReplica:
         self._tester = tester
         with torch.random.fork_rng(devices=[]):
             torch.random.manual_seed(derive(seed, "model") % 2**63)
-            self.model = task.model()
+            self.model = task.model().to(task.train.inputs.device)
         self._parameters = Parameters(self.model)
         self._optimizer = optimizer(self.model.parameters())
         self._batches = _batches(shard, task.batch, derive(seed, "batches", world.name))

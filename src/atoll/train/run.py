@@ -12,7 +12,7 @@ from atoll.errors import TaskError
 from atoll.exchange import Vector
 from atoll.network import Network
 from atoll.strategy import Quantity, parse_strategy
-from atoll.trace import Event, MeanTested, Tested, Trace, TrainingStarted
+from atoll.trace import Event, FinalTested, MeanTested, RunEnded, Tested, Trace, TrainingStarted
 from atoll.train.node import train
 from atoll.train.replica import TrainedReplica
 from atoll.train.shards import parse_shards
@@ -21,7 +21,7 @@ from atoll.train.tasks import load_task
 from atoll.world import Simulation
 from atoll.world.sim import SimWorld
 
-__all__ = ["IDEAL_STRATEGY", "RunSpec", "simulate"]
+__all__ = ["IDEAL_STRATEGY", "RunSpec", "check_device", "simulate"]
 
 IDEAL_STRATEGY = "allreduce:quantity=gradient"
 """What all are compared with, on perfect links: gradients averaged every step."""
@@ -41,6 +41,8 @@ class RunSpec:
     seed: int = 0
     limit_s: float = 600.0
     role: str = "strategy"
+    device: str = "cpu"
+    """Where torch computes; it changes no virtual time."""
 
     @property
     def label(self) -> str:
@@ -64,10 +66,11 @@ def simulate(spec: RunSpec, trace_path: Path, *, task: Task | None = None) -> No
         task: used instead of the one that the spec names.
     """
     torch.set_num_threads(1)  # runs are many processes on few cores; threads would only get in each other's way
-    task = task or load_task(spec.task, spec.data)
+    task = (task or load_task(spec.task, spec.data)).to(check_device(spec.device))
     strategy = parse_strategy(spec.strategy)
     members = spec.network.node_names
-    labels = task.labels if task.labels is not None else task.train.targets
+    labels = task.labels
+    assert labels is not None
     if labels.ndim != 1:
         raise TaskError(f"task {task.name!r}: expected a label for each example to deal them by")
     shards = parse_shards(spec.shards).deal(labels.numpy(), len(members), spec.seed)
@@ -101,6 +104,17 @@ def simulate(spec: RunSpec, trace_path: Path, *, task: Task | None = None) -> No
         simulation.run(program, limit_s=spec.limit_s)
 
 
+def check_device(name: str) -> str:
+    """Refuses a device that is not here.  On a GPU, kernels that give the same bytes each time are chosen."""
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise TaskError(f"device {name!r}: torch cannot compute there ({reason}); cpu always works") from None
+    torch.backends.cudnn.deterministic = True
+    return name
+
+
 class Tester:
     """Tests models, and remembers: after an exchange many nodes hold the same bytes."""
 
@@ -130,6 +144,8 @@ class _Referee:
         self.simulation: Simulation | None = None
 
     def record(self, event: Event) -> None:
+        if isinstance(event, RunEnded):
+            self._test_finally(event.at)
         self._trace.record(event)
         if isinstance(event, Tested):
             self._last[event.node] = event.measure
@@ -149,6 +165,12 @@ class _Referee:
             self._half_s = now
         if arrived == count or (self._half_s is not None and now > LINGER * self._half_s):
             self.simulation.stop("target reached")
+
+    def _test_finally(self, now: float) -> None:
+        for name, replica in self._replicas.items():
+            measure = self._task.test_finally(replica.model)
+            if measure is not None:
+                self._trace.record(FinalTested(at=now, node=name, measure=measure))
 
     def _test_mean(self, now: float) -> None:
         """In simulation somebody can see all replicas at once."""

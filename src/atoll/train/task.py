@@ -5,7 +5,7 @@ named as `module:object` (docs/tasks.md).
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,9 @@ class Examples:
 
     def __len__(self) -> int:
         return len(self.inputs)
+
+    def to(self, device: str) -> "Examples":
+        return Examples(self.inputs.to(device), self.targets.to(device))
 
 
 def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -47,6 +50,7 @@ class Task:
         train: what is learned from, dealt out to the nodes.
         test: what is measured on.
         quick: how many of the test examples are enough while the target is far away.
+        final: what is measured on once more at the end of a run, where that is more than `test`.
         labels: what shards are dealt by; the targets unless given.
         test_every: steps after which a node tests its model, merged or not.
     """
@@ -63,8 +67,15 @@ class Task:
     train: Examples
     test: Examples
     quick: int | None = None
+    final: Examples | None = None
     labels: Tensor | None = None
     test_every: int = 10
+
+    def to(self, device: str) -> "Task":
+        """The same with its examples on a device; labels, which examples are dealt by, stay where they are."""
+        labels = self.train.targets if self.labels is None else self.labels
+        final = self.final and self.final.to(device)
+        return replace(self, train=self.train.to(device), test=self.test.to(device), final=final, labels=labels)
 
     def reached(self, measure: float) -> bool:
         return measure >= self.target if self.rising else measure <= self.target
@@ -73,20 +84,25 @@ class Task:
         """The mean measure on the test examples, or on the quick ones where those say that the target is far away."""
         count = len(self.test)
         if self.quick is not None and self.quick < count:
-            quick = self._measure(model, 0, self.quick)
+            quick = self._measure(model, self.test, 0, self.quick)
             if abs(quick / self.quick - self.target) > _FAR and not self.reached(quick / self.quick):
                 return quick / self.quick
-            return (quick + self._measure(model, self.quick, count)) / count
-        return self._measure(model, 0, count) / count
+            return (quick + self._measure(model, self.test, self.quick, count)) / count
+        return self._measure(model, self.test, 0, count) / count
 
-    def _measure(self, model: nn.Module, start: int, stop: int) -> float:
+    def test_finally(self, model: nn.Module) -> float | None:
+        """The mean measure on the examples kept for the end, if there are any."""
+        return self._measure(model, self.final, 0, len(self.final)) / len(self.final) if self.final else None
+
+    def _measure(self, model: nn.Module, examples: Examples, start: int, stop: int) -> float:
         was_training = model.training
         model.eval()
         total = 0.0
         with torch.inference_mode():
-            for first in range(start, stop, _TEST_BATCH):
-                piece = slice(first, min(first + _TEST_BATCH, stop))
-                measured = self.measure(model(self.test.inputs[piece]), self.test.targets[piece])
+            size = _TEST_BATCH if examples.inputs.device.type == "cpu" else stop - start
+            for first in range(start, stop, size):
+                piece = slice(first, min(first + size, stop))
+                measured = self.measure(model(examples.inputs[piece]), examples.targets[piece])
                 total += float(measured.double().sum())
         model.train(was_training)
         return total

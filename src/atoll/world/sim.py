@@ -273,7 +273,7 @@ def _may_take(waiter: Waiter, sender: str | None) -> bool:
 class SimWorld(World):
     """One node's view of a simulation."""
 
-    __slots__ = ("_mailboxes", "_node", "_peers", "_processor", "_random", "_sent_bytes", "_torch_state", "simulation")
+    __slots__ = ("_mailboxes", "_node", "_peers", "_processor", "_random", "_sent_bytes", "_torch_states", "simulation")
 
     def __init__(self, simulation: Simulation, node: Node) -> None:
         self.simulation = simulation
@@ -283,7 +283,7 @@ class SimWorld(World):
         self._processor: asyncio.Lock | None = None
         self._random: random.Random | None = None
         self._sent_bytes = 0
-        self._torch_state: Any = None
+        self._torch_states: list[Any] = []
 
     @property
     def name(self) -> str:
@@ -343,16 +343,22 @@ class SimWorld(World):
         if torch is None:
             yield
             return
-        outside = torch.get_rng_state()
-        if self._torch_state is None:
-            seed = derive(self.simulation.seed, "torch", self.name)
-            self._torch_state = torch.Generator().manual_seed(seed % 2**63).get_state()
-        torch.set_rng_state(self._torch_state)
+        generators = [torch.default_generator]
+        if torch.cuda.is_initialized():
+            generators += torch.cuda.default_generators
+        outside = [each.get_state() for each in generators]
+        seed = derive(self.simulation.seed, "torch", self.name) % 2**63
+        for place, generator in enumerate(generators):
+            if place < len(self._torch_states):
+                generator.set_state(self._torch_states[place])
+            else:
+                generator.manual_seed(seed)
         try:
             yield
         finally:
-            self._torch_state = torch.get_rng_state()
-            torch.set_rng_state(outside)
+            self._torch_states = [each.get_state() for each in generators]
+            for generator, state in zip(generators, outside, strict=True):
+                generator.set_state(state)
 
     async def receive(self, channel: str) -> Message:
         return await self.receive_from(None, channel)

@@ -84,6 +84,7 @@ def _task(data: Path, *, name: str, target: float, lr: float, ideal_lr: float, m
         train=_examples(images, labels),
         test=_examples(test_images[chosen], test_labels[chosen]),
         quick=500,
+        final=_examples(test_images, test_labels),
     )
 
 
