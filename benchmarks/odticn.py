@@ -31,6 +31,9 @@ def strategies(network: str) -> dict[str, str]:
         f"gossip:every={steps},pushsum": "gossip, push-sum",
         f"gossip:every={steps}": "gossip, drift",
         f"allreduce:every={steps},direct,overlap": "overlapped all-reduce",
+        f"allreduce:every={steps},direct,overlap,shared": "overlapped, shared steps ahead",
+        f"allreduce:every={steps},direct,overlap,nothing": "overlapped, nothing ahead",
+        f"allreduce:every={2 * steps},direct,overlap,nothing": "overlapped every 2, nothing ahead",
     }
 
 

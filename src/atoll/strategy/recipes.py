@@ -6,6 +6,7 @@ line, the rule, and where it comes from.  To add a strategy, add a function here
 
 from typing import Literal
 
+from atoll.strategy.ahead import OwnSteps, SharedSteps
 from atoll.strategy.deltas import Deltas
 from atoll.strategy.merge import ByAge, ByWork, Drift, Equal, Mean, Merge, PushSum
 from atoll.strategy.pushes import Pushes
@@ -41,10 +42,11 @@ def allreduce(
     quantity: Literal["parameters", "gradient"] = "parameters",
     merge: Literal["mean", "work"] = "mean",
     patience: float = 2.0,
+    ahead: Literal["own", "shared", "nothing"] = "own",
 ) -> Talk:
     """Every so many steps all nodes take the mean of all.
 
-    Rule: x ← mean(x), waited for; with `overlap`, training goes on and x ← x + (mean − snapshot) when it is there.
+    Rule: x ← mean(x), waited for; with `overlap` trained through: x ← mean + (own or shared steps since, or nothing).
     Paper: odticn (Harvard CS 243, 2023) for `every`; local SGD (Stich, 2019).
     """
     return Rounds(
@@ -55,6 +57,7 @@ def allreduce(
         weight=ByWork() if merge == "work" else Mean(),
         overlap=overlap,
         patience=patience,
+        ahead=OwnSteps() if ahead == "own" else SharedSteps(reach=1.0 if ahead == "shared" else 0.0),
     )
 
 

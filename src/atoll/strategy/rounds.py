@@ -19,6 +19,7 @@ from statistics import median
 import numpy as np
 
 from atoll.exchange import COLLECTIVES, Round, Vector
+from atoll.strategy.ahead import Ahead, OwnSteps
 from atoll.strategy.merge import Weight
 from atoll.strategy.replica import Quantity, Replica, Work
 from atoll.strategy.talk import Spawn, Talk
@@ -45,6 +46,7 @@ class Rounds(Talk):
         weight: what a member counts.
         overlap: do not wait at all.
         patience: how many times the expected time a round is waited for.
+        ahead: what a node that has trained on meanwhile puts on top of a mean of parameters.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class Rounds(Talk):
         weight: Weight,
         overlap: bool,
         patience: float,
+        ahead: Ahead | None = None,
     ) -> None:
         self._replica = replica
         self._when = when
@@ -64,6 +67,7 @@ class Rounds(Talk):
         self._weight = weight
         self._overlap = overlap
         self._patience = patience
+        self._ahead = ahead or OwnSteps()
         self._choice = _Choice(via)
         self._spawn: Spawn | None = None
         self._number = 0
@@ -108,13 +112,14 @@ class Rounds(Talk):
         # went on alone for a while would never meet again.
         snapshot = replica.read(self._quantity) if self._unshared is None else self._unshared
         self._unshared = None
+        contribution = snapshot if self._quantity is Quantity.GRADIENT else self._ahead.contribution(snapshot)
         alone = step - self._last_weighed_step if self._quantity is Quantity.GRADIENT else 1
         weight = self._weight(step - self._last_weighed_step)
         self._last_weighed_step = self._begun_at_step = step
         tail = _Tail.own(replica, weight, self._choice.report())
         via = self._choice.now()
         meeting = Round(replica.world, f"round {self._number}", replica.members)
-        payload = np.concatenate([snapshot * np.float32(weight), tail])
+        payload = np.concatenate([contribution * np.float32(weight), tail])
         task = self._spawn(self._reduce(meeting, via, payload))
         self._pending = _Pending(self._number, via, snapshot, step, alone, replica.world.now, task)
         self._number += 1
@@ -150,7 +155,11 @@ class Rounds(Talk):
         total = _Tail.read(result[size:], len(replica.members))
         mean = result[:size] / np.float32(total.weight)
         late = replica.steps + (self._quantity is Quantity.GRADIENT) > pending.step
-        if late or pending.alone > 1:
+        if self._quantity is Quantity.PARAMETERS:
+            drift = replica.read(self._quantity) - pending.snapshot if late else np.zeros_like(mean)
+            ahead = self._ahead(mean, drift, pending.step, replica.steps - pending.step)
+            replica.write(self._quantity, mean + ahead)
+        elif late or pending.alone > 1:
             replica.add(self._quantity, mean - pending.snapshot)
         else:
             replica.write(self._quantity, mean)

@@ -1,11 +1,11 @@
 """`mnist`: the handwritten digits, from IDX files that the user has, with the network of odticn (693,962 parameters).
 
-`mnist-plain` is the same with the optimiser and target that odticn used: SGD 0.1 without momentum, 90 %.
+`mnist-plain` is the same as odticn trained it: pixels from 0 to 1, SGD 0.1 without momentum, 90 %.
 """
 
 import gzip
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from atoll.train.task import Examples, Task
 
 __all__ = ["mnist", "mnist_plain", "read_idx"]
 
+_Make = Callable[[Iterable[nn.Parameter]], SGD]
 FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 ON_THE_WAY = 2000
 """Test examples that are used during training."""
@@ -61,12 +62,14 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     return values.reshape(shape)
 
 
-def _examples(images: NDArray[np.uint8], labels: NDArray[np.uint8]) -> Examples:
-    inputs = (torch.tensor(images, dtype=torch.float32)[:, None] / 255 - 0.1307) / 0.3081
+def _examples(images: NDArray[np.uint8], labels: NDArray[np.uint8], *, normalised: bool) -> Examples:
+    inputs = torch.tensor(images, dtype=torch.float32)[:, None] / 255
+    if normalised:
+        inputs = (inputs - 0.1307) / 0.3081
     return Examples(inputs, torch.tensor(labels, dtype=torch.int64))
 
 
-def _task(data: Path, *, name: str, target: float, lr: float, ideal_lr: float, momentum: float) -> Task:
+def _task(data: Path, *, name: str, target: float, optimizer: _Make, ideal_optimizer: _Make, normalised: bool) -> Task:
     if not data.is_dir():
         raise TaskError(f"task 'mnist': {data} is not a folder; expected one with {FILES[0]} and the like")
     images, labels, test_images, test_labels = (read_idx(data / each) for each in FILES)
@@ -77,22 +80,38 @@ def _task(data: Path, *, name: str, target: float, lr: float, ideal_lr: float, m
     return Task(
         name=name,
         model=_model,
-        optimizer=partial(_sgd, lr=lr, momentum=momentum),
-        ideal_optimizer=partial(_sgd, lr=ideal_lr, momentum=momentum),
+        optimizer=optimizer,
+        ideal_optimizer=ideal_optimizer,
         target=target,
         batch=64,
-        train=_examples(images, labels),
-        test=_examples(test_images[chosen], test_labels[chosen]),
+        train=_examples(images, labels, normalised=normalised),
+        test=_examples(test_images[chosen], test_labels[chosen], normalised=normalised),
         quick=500,
-        final=_examples(test_images, test_labels),
+        final=_examples(test_images, test_labels, normalised=normalised),
     )
 
 
 def mnist(data: Path) -> Task:
     """The task."""
-    return _task(data, name="mnist", target=0.975, lr=0.05, ideal_lr=0.05, momentum=0.9)
+    make = partial(_sgd, momentum=0.9)
+    return _task(
+        data,
+        name="mnist",
+        target=0.975,
+        optimizer=partial(make, lr=0.05),
+        ideal_optimizer=partial(make, lr=0.08),
+        normalised=True,
+    )
 
 
 def mnist_plain(data: Path) -> Task:
     """As odticn trained it."""
-    return _task(data, name="mnist-plain", target=0.9, lr=0.1, ideal_lr=0.1, momentum=0.0)
+    make = partial(_sgd, momentum=0.0)
+    return _task(
+        data,
+        name="mnist-plain",
+        target=0.9,
+        optimizer=partial(make, lr=0.1),
+        ideal_optimizer=partial(make, lr=0.4),
+        normalised=False,
+    )

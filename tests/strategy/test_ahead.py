@@ -1,0 +1,51 @@
+"""What is put on top of a late mean: no step may be lost or counted twice."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atoll.exchange import Vector
+from atoll.strategy.ahead import Ahead, OwnSteps, SharedSteps
+
+
+def vector(*values: float) -> Vector:
+    return np.array(values, dtype=np.float32)
+
+
+def test_own_steps_stay_where_they_are() -> None:
+    ahead = OwnSteps()
+    assert ahead(vector(5), vector(2), 10, 3).tolist() == [2]
+    assert ahead.contribution(vector(7)).tolist() == [7]
+
+
+def test_shared_steps_follow_the_last_movement() -> None:
+    ahead = SharedSteps()
+    assert ahead(vector(0), vector(1), 10, 2).tolist() == [1], "nothing is known yet: own steps"
+    assert ahead(vector(4), vector(9), 14, 2).tolist() == [2], "4 in 4 steps: 2 in 2"
+    assert ahead.contribution(vector(6)).tolist() == [13], "the 7 of its own that it did not use go with it"
+    assert ahead.contribution(vector(6)).tolist() == [6], "once"
+
+
+def test_it_looks_no_further_ahead_than_back() -> None:
+    ahead = SharedSteps()
+    ahead(vector(0), vector(0), 10, 0)
+    assert ahead(vector(4), vector(30), 14, 40).tolist() == pytest.approx([4 + 0.9 * 30])
+
+
+@given(
+    rounds=st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9), st.floats(-5, 5)), min_size=1, max_size=12),
+    reach=st.sampled_from([None, 0.0, 0.5, 1.0]),
+)
+def test_every_own_step_is_contributed_exactly_once(rounds: list[tuple[int, int, float]], reach: float | None) -> None:
+    """Alone in its rounds a node is its own mean: whatever was expected, it ends where its own steps have led it."""
+    ahead: Ahead = OwnSteps() if reach is None else SharedSteps(reach=reach)
+    model, taken, step = 0.0, 0.0, 0
+    for before, meanwhile, size in rounds:
+        model, taken, step = model + size * before, taken + size * before, step + before
+        mean = ahead.contribution(vector(model))
+        assert mean[0] == pytest.approx(taken, rel=1e-4, abs=1e-3)
+        drift = vector(size * meanwhile)
+        taken += size * meanwhile
+        model = float((mean + ahead(mean, drift, step, meanwhile))[0])
+        step += meanwhile
