@@ -6,9 +6,10 @@ line, the rule, and where it comes from.  To add a strategy, add a function here
 
 from typing import Literal
 
-from atoll.strategy.ahead import OwnSteps, SharedSteps
+from atoll.strategy.ahead import Ahead, OwnSteps, SharedSteps
 from atoll.strategy.deltas import Deltas
 from atoll.strategy.merge import ByAge, ByWork, Drift, Equal, Mean, Merge, PushSum
+from atoll.strategy.outer import Nesterov
 from atoll.strategy.pushes import Pushes
 from atoll.strategy.replica import Quantity, Replica
 from atoll.strategy.rounds import Rounds
@@ -17,9 +18,13 @@ from atoll.strategy.talk import Silence, Talk
 from atoll.strategy.when import Every
 from atoll.strategy.whom import Aware, Uniform
 
-__all__ = ["allreduce", "gossip", "none", "ssp"]
+__all__ = ["allreduce", "diloco", "gossip", "none", "ssp"]
 
 MERGES: dict[str, Merge] = {"drift": Drift(), "equal": Equal(), "age": ByAge(), "pushsum": PushSum()}
+
+
+def _ahead(name: str) -> Ahead:
+    return OwnSteps() if name == "own" else SharedSteps(reach=1.0 if name == "shared" else 0.0)
 
 
 @recipe
@@ -57,7 +62,38 @@ def allreduce(
         weight=ByWork() if merge == "work" else Mean(),
         overlap=overlap,
         patience=patience,
-        ahead=OwnSteps() if ahead == "own" else SharedSteps(reach=1.0 if ahead == "shared" else 0.0),
+        ahead=_ahead(ahead),
+    )
+
+
+@recipe
+def diloco(
+    replica: Replica,
+    *,
+    every: int = 16,
+    rate: float = 0.7,
+    momentum: float = 0.6,
+    via: Literal["star", "direct", "ring", "tree", "hd", "best"] = "direct",
+    overlap: bool = False,
+    merge: Literal["mean", "work"] = "mean",
+    patience: float = 2.0,
+    ahead: Literal["own", "shared", "nothing"] = "own",
+) -> Talk:
+    """Every so many steps an outer optimiser with Nesterov momentum takes a step along what all have changed.
+
+    Rule: Δ = θ_old − mean(θ); b ← μb + Δ; θ ← θ_old − η(Δ + μb), with η `rate` and μ `momentum`.
+    Paper: Douillard et al., DiLoCo, 2023; overlapped after Streaming DiLoCo, 2025.
+    """
+    return Rounds(
+        replica,
+        when=Every(every),
+        quantity=Quantity.PARAMETERS,
+        via=via,
+        weight=ByWork() if merge == "work" else Mean(),
+        overlap=overlap,
+        patience=patience,
+        ahead=_ahead(ahead),
+        outer=Nesterov(rate=rate, momentum=momentum),
     )
 
 

@@ -21,6 +21,7 @@ import numpy as np
 from atoll.exchange import COLLECTIVES, Round, Vector
 from atoll.strategy.ahead import Ahead, OwnSteps
 from atoll.strategy.merge import Weight
+from atoll.strategy.outer import Outer, TakeMean
 from atoll.strategy.replica import Quantity, Replica, Work
 from atoll.strategy.talk import Spawn, Talk
 from atoll.strategy.when import When
@@ -46,6 +47,7 @@ class Rounds(Talk):
         weight: what a member counts.
         overlap: do not wait at all.
         patience: how many times the expected time a round is waited for.
+        outer: what all make of a mean of parameters.
         ahead: what a node that has trained on meanwhile puts on top of a mean of parameters.
     """
 
@@ -60,6 +62,7 @@ class Rounds(Talk):
         overlap: bool,
         patience: float,
         ahead: Ahead | None = None,
+        outer: Outer | None = None,
     ) -> None:
         self._replica = replica
         self._when = when
@@ -68,6 +71,7 @@ class Rounds(Talk):
         self._overlap = overlap
         self._patience = patience
         self._ahead = ahead or OwnSteps()
+        self._outer = outer or TakeMean()
         self._choice = _Choice(via)
         self._spawn: Spawn | None = None
         self._number = 0
@@ -80,6 +84,7 @@ class Rounds(Talk):
 
     def start(self, spawn: Spawn) -> None:
         self._spawn = spawn
+        self._outer.start(self._replica.read(Quantity.PARAMETERS))
 
     async def after_gradient(self) -> None:
         if self._quantity is Quantity.GRADIENT:
@@ -157,8 +162,9 @@ class Rounds(Talk):
         late = replica.steps + (self._quantity is Quantity.GRADIENT) > pending.step
         if self._quantity is Quantity.PARAMETERS:
             drift = replica.read(self._quantity) - pending.snapshot if late else np.zeros_like(mean)
-            ahead = self._ahead(mean, drift, pending.step, replica.steps - pending.step)
-            replica.write(self._quantity, mean + ahead)
+            agreed = self._outer(mean)
+            ahead = self._ahead(agreed, drift, pending.step, replica.steps - pending.step)
+            replica.write(self._quantity, agreed + ahead)
         elif late or pending.alone > 1:
             replica.add(self._quantity, mean - pending.snapshot)
         else:

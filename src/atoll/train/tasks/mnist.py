@@ -112,6 +112,6 @@ def mnist_plain(data: Path) -> Task:
         name="mnist-plain",
         target=0.9,
         optimizer=partial(make, lr=0.1),
-        ideal_optimizer=partial(make, lr=0.4),
+        ideal_optimizer=partial(make, lr=0.2),
         normalised=False,
     )

@@ -1,0 +1,59 @@
+"""Outer optimisers: what all members make of a round's mean, each for itself and all alike.
+
+A part holds one node's state: the model that all members agreed on last (the anchor), and what it remembers of the
+rounds before.  It is told of every mean in order, so members that took part in the same rounds agree to the last bit.
+"""
+
+from typing import Protocol
+
+import numpy as np
+
+from atoll.exchange import Vector
+
+__all__ = ["Nesterov", "Outer", "TakeMean"]
+
+
+class Outer(Protocol):
+    """What follows from a round."""
+
+    def start(self, initial: Vector) -> None:
+        """The model that all members begin with."""
+
+    def __call__(self, mean: Vector) -> Vector:
+        """The model that all members agree on next."""
+
+
+class TakeMean:
+    """The mean itself: local SGD."""
+
+    def start(self, initial: Vector) -> None:
+        """There is nothing to remember."""
+
+    def __call__(self, mean: Vector) -> Vector:
+        return mean
+
+
+class Nesterov:
+    """SGD with Nesterov momentum on what the mean has changed (DiLoCo; Douillard et al., 2023).
+
+    Δ = anchor − mean; b ← μb + Δ; anchor ← anchor − η(Δ + μb).
+    """
+
+    def __init__(self, *, rate: float, momentum: float) -> None:
+        self._rate = np.float32(rate)
+        self._momentum = np.float32(momentum)
+        self._anchor: Vector | None = None
+        self._buffer: Vector | None = None
+
+    def start(self, initial: Vector) -> None:
+        self._anchor = initial
+        self._buffer = np.zeros_like(initial)
+
+    def __call__(self, mean: Vector) -> Vector:
+        assert self._anchor is not None, "started"
+        assert self._buffer is not None
+        change: Vector = self._anchor - mean
+        buffer: Vector = self._buffer * self._momentum + change
+        anchor: Vector = self._anchor - (change + buffer * self._momentum) * self._rate
+        self._anchor, self._buffer = anchor, buffer
+        return anchor
