@@ -33,13 +33,15 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--limit", type=float, help="virtual seconds; twenty ideals if left out")
+    parser.add_argument("--shards", nargs="+", default=["dirichlet:0.3", "label"])
     parser.add_argument("--only", nargs="+", default=NETWORKS)
     parser.add_argument("--mnist", type=Path, help="run mnist from this folder instead of digits")
     parser.add_argument("--strategies", nargs="+", default=STRATEGIES)
     arguments = parser.parse_args()
     task = "mnist" if arguments.mnist else "digits"
     for network in arguments.only:
-        for shards in ("dirichlet:0.3", "label"):
+        for shards in arguments.shards:
             found = run_plan(
                 network,
                 arguments.strategies,
@@ -49,6 +51,7 @@ def main() -> None:
                 seeds=arguments.seeds,
                 jobs=arguments.jobs,
                 device=arguments.device,
+                limit_s=arguments.limit,
             )
             rows = [
                 [

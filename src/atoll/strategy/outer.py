@@ -52,8 +52,11 @@ class Nesterov:
     def __call__(self, mean: Vector) -> Vector:
         assert self._anchor is not None, "started"
         assert self._buffer is not None
-        change: Vector = self._anchor - mean
-        buffer: Vector = self._buffer * self._momentum + change
-        anchor: Vector = self._anchor - (change + buffer * self._momentum) * self._rate
-        self._anchor, self._buffer = anchor, buffer
-        return anchor
+        change = self._anchor - mean
+        self._buffer *= self._momentum
+        self._buffer += change
+        step = self._buffer * self._momentum
+        step += change
+        step *= self._rate
+        self._anchor = self._anchor - step
+        return self._anchor
