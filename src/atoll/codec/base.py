@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-__all__ = ["Codec", "as_bytes", "from_bytes", "slabs"]
+__all__ = ["SLAB", "Codec", "as_bytes", "from_bytes", "slabs"]
 
 SLAB = 1 << 18
 """Values that are worked on at a time on a CPU: they stay in its cache, and so do their temporaries."""

@@ -19,6 +19,9 @@ def pack(numbers: Tensor, bits: int) -> Tensor:
     """Bytes that hold each number in `bits` bits, the lowest first."""
     if bits == 8:
         return numbers.to(torch.uint8)
+    if bits == 2:
+        fours = _padded(numbers.to(torch.uint8), 4).contiguous().view(torch.int32)
+        return (fours | (fours >> 6) | (fours >> 12) | (fours >> 18)).to(torch.uint8)  # the lowest byte
     if 8 % bits == 0:
         rows = _padded(numbers.to(torch.uint8), 8 // bits).view(-1, 8 // bits)
         packed = rows[:, 0].clone()
@@ -41,8 +44,8 @@ def unpack(packed: Tensor, count: int, bits: int) -> Tensor:
         return packed[:count]
     if 8 % bits == 0:
         places = bits * torch.arange(8 // bits, dtype=torch.uint8, device=packed.device)
-        rows: Tensor = packed[:, None] >> places
-        return (rows & (2**bits - 1)).flatten()[:count]
+        rows: Tensor = (packed[:, None] >> places) & (2**bits - 1)
+        return rows.flatten()[:count]
     if bits == 12:
         threes = _padded(packed, 3).view(-1, 3).long()
         both = threes[:, 0] | (threes[:, 1] << 8) | (threes[:, 2] << 16)

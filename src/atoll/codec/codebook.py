@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from atoll.codec.base import Codec, as_bytes, from_bytes, slabs
+from atoll.codec.base import SLAB, Codec, as_bytes, from_bytes, slabs
 from atoll.codec.bits import pack, packed_size, unpack
 
 __all__ = ["Codebook", "bins"]
@@ -38,22 +38,46 @@ class Codebook(Codec):
 
     def decode(self, encoded: Tensor, count: int, key: int = 0) -> Tensor:  # noqa: ARG002
         blocks, entries = -(-count // BLOCK), 2**self.bits
-        books = from_bytes(encoded, torch.bfloat16, 0, blocks * entries).float()
-        code = unpack(encoded[2 * blocks * entries :], count, self.bits).long()
-        return books[code + entries * (torch.arange(count, device=code.device) // BLOCK)]
+        books = from_bytes(encoded, torch.bfloat16, 0, blocks * entries).float().view(blocks, entries)
+        codes = encoded[2 * blocks * entries :]
+        each = packed_size(BLOCK, self.bits)
+        decoded = torch.empty(blocks * BLOCK, device=encoded.device)
+        step = len(books) if encoded.device.type != "cpu" else SLAB // BLOCK
+        for first in range(0, blocks, step):
+            book = books[first : first + step]
+            code = unpack(codes[first * each : (first + step) * each], len(book) * BLOCK, self.bits)
+            missing = len(book) * BLOCK - len(code)
+            code = torch.cat([code, code.new_zeros(missing)]) if missing else code
+            target = decoded[first * BLOCK : (first + len(book)) * BLOCK].view(-1, BLOCK)
+            torch.gather(book, 1, code.view(-1, BLOCK).long(), out=target)
+        return decoded[:count]
 
 
 def bins(rows: Tensor, bits: int) -> tuple[Tensor, Tensor]:
     """The codebook and the codes of each row: bins are cut at 0, and with two bits at ±1.5 σ of the row."""
-    above = [rows > 0]
-    if bits == 2:
-        edge = 1.5 * rows.square().mean(1, keepdim=True).sqrt()
-        above = [rows > -edge, *above, rows > edge]
-    code = above[0].to(torch.uint8)
-    for mark in above[1:]:
-        code += mark
-    # What lies above an edge, less what lies above the next, is what lies in between.
-    sums = [rows.sum(1), *((rows * mark).sum(1) for mark in above), rows.new_zeros(len(rows))]
-    counts = [torch.full_like(sums[0], rows.shape[1]), *(mark.sum(1).float() for mark in above), sums[-1]]
-    means = [(sums[each] - sums[each + 1]) / (counts[each] - counts[each + 1]).clamp_min(1) for each in range(2**bits)]
-    return torch.stack(means, dim=1), code
+    positive = rows > 0
+    code = positive.view(torch.uint8)
+    total, width = rows.sum(1), rows.shape[1]
+    total_positive, many_positive = rows.clamp_min(0).sum(1), positive.sum(1)
+    if bits == 1:
+        book = [_mean(total - total_positive, width - many_positive), _mean(total_positive, many_positive)]
+        return torch.stack(book, dim=1), code
+    edge = 1.5 / width**0.5 * torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+    high, low = rows > edge, rows < -edge
+    code = code + high.view(torch.uint8) + 1
+    code -= low.view(torch.uint8)
+    many_high, many_low = high.sum(1), low.sum(1)
+    # What is beyond an edge: how far beyond, and the edge itself for each.
+    total_high = (rows - edge).clamp_min_(0).sum(1) + edge[:, 0] * many_high
+    total_low = (rows + edge).clamp_max_(0).sum(1) - edge[:, 0] * many_low
+    book = [
+        _mean(total_low, many_low),
+        _mean(total - total_positive - total_low, width - many_positive - many_low),
+        _mean(total_positive - total_high, many_positive - many_high),
+        _mean(total_high, many_high),
+    ]
+    return torch.stack(book, dim=1), code
+
+
+def _mean(total: Tensor, many: Tensor) -> Tensor:
+    return total / many.clamp_min(1)

@@ -41,8 +41,10 @@ class Half(Codec):
         return 2 * count
 
     def encode(self, values: Tensor, key: int = 0) -> Tensor:  # noqa: ARG002
-        largest = torch.finfo(self._dtype).max
-        return as_bytes(values.clamp(-largest, largest).to(self._dtype))
+        if not self.brain:
+            largest = torch.finfo(torch.float16).max
+            values = values.clamp(-largest, largest)
+        return as_bytes(values.to(self._dtype))
 
     def decode(self, encoded: Tensor, count: int, key: int = 0) -> Tensor:  # noqa: ARG002
         return from_bytes(encoded, self._dtype, 0, count).float()

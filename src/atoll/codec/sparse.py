@@ -76,7 +76,7 @@ class ChunkTopK(Codec):
         for slab in slabs(values, self.chunk):
             missing = -len(slab) % self.chunk
             rows = (torch.cat([slab, slab.new_zeros(missing)]) if missing else slab).view(-1, self.chunk)
-            place = rows.abs().topk(keep, sorted=False).indices
+            place = _largest(rows.abs(), keep)
             found.append(rows.gather(1, place).flatten())
             places.append(place.flatten())
         chosen, where = torch.cat(found), torch.cat(places)
@@ -100,6 +100,22 @@ class ChunkTopK(Codec):
         places = unpack(encoded[end:], number, width(self.chunk - 1)).long().view(chunks, keep)
         rows = torch.zeros(chunks, self.chunk, device=encoded.device)
         return rows.scatter_(1, places, chosen.view(chunks, keep)).flatten()[:count]
+
+
+def _largest(rows: Tensor, keep: int) -> Tensor:
+    """Where the largest `keep` of each row stand.
+
+    If a row is cut in groups, its largest `keep` all lie in the `keep` groups with the largest maxima: any other
+    group's are below `keep` values already.  Maxima are cheap; so groups of four are chosen before their members.
+    """
+    count, width_ = rows.shape
+    if width_ % 4 or width_ // 4 < keep:
+        return rows.topk(keep, sorted=False).indices
+    groups = rows.view(count, 4, width_ // 4)
+    columns = _largest(groups.amax(1), keep)
+    members = groups.gather(2, columns[:, None].expand(-1, 4, -1)).flatten(1)
+    chosen = members.topk(keep, sorted=False).indices
+    return chosen // keep * (width_ // 4) + columns.gather(1, chosen % keep)
 
 
 @dataclass(frozen=True, slots=True)
