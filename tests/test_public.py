@@ -44,7 +44,8 @@ PUBLIC = {
         "read_bandwidth_trace",
     ],
     "atoll.world": ["IDEAL", "Lane", "Message", "Peer", "Physics", "Simulation", "World"],
-    "atoll.exchange": ["COLLECTIVES", "Collective", "Round", "Vector"],
+    "atoll.codec": ["CODECS", "Codec", "Feedback", "parse_codec"],
+    "atoll.exchange": ["Body", "COLLECTIVES", "Collective", "Round", "Vector", "broadcast"],
     "atoll.strategy": [
         "Quantity",
         "RECIPES",
@@ -69,6 +70,7 @@ PUBLIC = {
     ],
     "atoll.trace": [
         "Computed",
+        "ContributionRefused",
         "Event",
         "Exchanged",
         "FinalTested",

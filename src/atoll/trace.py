@@ -22,6 +22,7 @@ from atoll.errors import TraceError, nearest
 
 __all__ = [
     "Computed",
+    "ContributionRefused",
     "Event",
     "Exchanged",
     "FinalTested",
@@ -152,6 +153,15 @@ class FinalTested(Event):
 
     node: str
     measure: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ContributionRefused(Event):
+    """A node's contribution to an exchange was not sent."""
+
+    node: str
+    name: str
+    why: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

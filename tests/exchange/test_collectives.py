@@ -70,7 +70,7 @@ def test_everyone_gets_the_sum_to_rounding_and_the_same_bytes(
     [
         *((via, count) for via in COLLECTIVES for count in (2, 4, 8, 16)),
         *(
-            (via, count) for via in ("star", "direct", "ring") for count in (3, 5, 9)
+            (via, count) for via in ("star", "gather", "direct", "ring") for count in (3, 5, 9)
         ),  # the others' are for powers of two
     ],
 )
@@ -79,6 +79,7 @@ def test_takes_what_its_formula_says(via: str, count: int) -> None:
     payload = size * 4
     logarithm = math.log2(count)
     formulas = {
+        "gather": alpha + (count - 1) * payload * beta,
         "star": 2 * alpha + 2 * (count - 1) * payload * beta,
         "direct": 2 * alpha + 2 * (count - 1) / count * payload * beta,
         "ring": 2 * (count - 1) * alpha + 2 * (count - 1) / count * payload * beta,

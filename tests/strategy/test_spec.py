@@ -34,13 +34,21 @@ def test_every_recipe_says_what_it_is() -> None:
             "allreduce:via=rign",
             (
                 "strategy 'allreduce:via=rign', via: "
-                "expected one of star|direct|ring|tree|hd|best, not 'rign'; did you mean 'ring'?"
+                "expected one of auto|star|gather|direct|ring|tree|hd|best, not 'rign'; did you mean 'ring'?"
             ),
         ),
         ("allreduce:every", "strategy 'allreduce:every': 'every' wants a value: every=… (a whole number)"),
         ("allreduce:rign", "strategy 'allreduce:rign': there is no setting 'rign'; did you mean 'ring'?"),
         ("allreduce:every=1,every=2", "strategy 'allreduce:every=1,every=2': 'every' is set twice"),
         ("gossip:aware=maybe", "strategy 'gossip:aware=maybe', aware: expected yes or no, not 'maybe'"),
+        ("allreduce:codec=inf8", "strategy 'allreduce:codec=inf8': there is no codec 'inf8'; did you mean 'int8'?"),
+        (
+            "allreduce:ring,codec=topk",
+            (
+                "strategy 'allreduce:ring,codec=topk': 'ring' adds up values on their way, and what this codec sends "
+                "cannot be added: expected via=gather"
+            ),
+        ),
         ("none:every=2", "strategy 'none:every=2': there is no setting 'every'; it has none"),
     ],
 )

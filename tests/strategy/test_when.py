@@ -7,4 +7,4 @@ NOBODY = cast("Replica", None)
 
 
 def test_every() -> None:
-    assert [Every(3)(NOBODY, steps) for steps in range(5)] == [False, False, False, True, True]
+    assert [Every(3)(NOBODY, steps, 0) for steps in range(5)] == [False, False, False, True, True]

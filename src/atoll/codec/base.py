@@ -46,7 +46,8 @@ class Codec(abc.ABC):
 
 def as_bytes(*parts: Tensor) -> Tensor:
     """Tensors one after the other, as bytes."""
-    return torch.cat([part.flatten().contiguous().view(torch.uint8) for part in parts])
+    pieces = [part.flatten().contiguous().view(torch.uint8) for part in parts if part.numel()]
+    return torch.cat(pieces) if pieces else parts[0].new_zeros(0, dtype=torch.uint8)
 
 
 def from_bytes(encoded: Tensor, dtype: torch.dtype, start: int, count: int) -> Tensor:

@@ -1,6 +1,6 @@
 """How vectors are combined between nodes: collectives in which everybody takes part."""
 
-from atoll.exchange.collectives import COLLECTIVES, Collective
-from atoll.exchange.round import Round, Vector
+from atoll.exchange.collectives import COLLECTIVES, Collective, broadcast
+from atoll.exchange.round import Body, Round, Vector
 
-__all__ = ["COLLECTIVES", "Collective", "Round", "Vector"]
+__all__ = ["COLLECTIVES", "Body", "Collective", "Round", "Vector", "broadcast"]

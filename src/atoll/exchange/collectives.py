@@ -1,8 +1,9 @@
-"""All-reduce in five ways: each returns the sum of all members' vectors, the same bytes on every member.
+"""All-reduce in six ways: each returns the sum of all members' vectors, the same bytes on every member.
 
 N nodes, M bytes, α latency, β seconds a byte of each node's access link:
 
 ====================  ==============================================  ==========================================
+gather                everybody tells everybody everything            α + (N−1)·Mβ
 star                  everybody to the first, and back                2α + 2(N−1)·Mβ
 direct                everybody sums a share, and tells everybody     2α + 2(N−1)/N·Mβ
 ring                  shares go round twice                           2(N−1)α + 2(N−1)/N·Mβ
@@ -20,9 +21,9 @@ from collections.abc import Awaitable, Callable
 
 import numpy as np
 
-from atoll.exchange.round import Round, Vector
+from atoll.exchange.round import Body, Round, Vector
 
-__all__ = ["COLLECTIVES", "Collective", "direct", "halving_doubling", "ring", "star", "tree"]
+__all__ = ["COLLECTIVES", "Collective", "broadcast", "direct", "gather", "halving_doubling", "ring", "star", "tree"]
 
 Collective = Callable[[Round, Vector], Awaitable[Vector]]
 
@@ -39,6 +40,15 @@ async def star(meeting: Round, vector: Vector) -> Vector:
         for rank in range(1, meeting.size):
             send(rank, "down", total)
         return total
+
+
+async def gather(meeting: Round, vector: Vector) -> Vector:
+    """Everybody sends all to everybody, and everybody adds up: least latency, most bytes."""
+    bodies = await meeting.gather(vector.tobytes())
+    total = np.frombuffer(bodies[0], dtype=np.float32).copy()
+    for body in bodies[1:]:
+        total += np.frombuffer(body, dtype=np.float32)
+    return total
 
 
 async def direct(meeting: Round, vector: Vector) -> Vector:
@@ -134,8 +144,26 @@ async def halving_doubling(meeting: Round, vector: Vector) -> Vector:
     return total
 
 
+async def broadcast(meeting: Round, root: int, body: Body) -> Body:
+    """One member's bytes to all, down a binomial tree: log₂N·α + log₂N·Mβ."""
+    size = meeting.size
+    place = (meeting.rank - root) % size
+    levels = (size - 1).bit_length()
+    async with meeting.sending() as send:
+        top = levels
+        if place:
+            top = (place & -place).bit_length() - 1
+            body = await meeting.receive_raw((root + place - (1 << top)) % size, "tell")
+        for level in reversed(range(top)):
+            if place + (1 << level) < size:
+                child = (root + place + (1 << level)) % size
+                await send.has_left(child, send.raw(child, "tell", body))
+    return body
+
+
 COLLECTIVES: dict[str, Collective] = {
     "star": star,
+    "gather": gather,
     "direct": direct,
     "ring": ring,
     "tree": tree,

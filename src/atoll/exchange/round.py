@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 from atoll.world.base import Lane, World
 
-__all__ = ["Round", "Vector"]
+__all__ = ["Body", "Round", "Vector"]
 
 Vector: TypeAlias = NDArray[np.float32]
+Body: TypeAlias = bytes | memoryview
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,8 @@ class Round:
     world: World
     name: str
     members: tuple[str, ...]
+    key: int = 0
+    """A number that all members have in common, for what they draw alike."""
 
     @property
     def rank(self) -> int:
@@ -46,8 +49,21 @@ class Round:
             yield Sender(self, group)
 
     async def receive(self, rank: int, tag: str) -> Vector:
+        return np.frombuffer(await self.receive_raw(rank, tag), dtype=np.float32)
+
+    async def receive_raw(self, rank: int, tag: str) -> Body:
         message = await self.world.peer(self.members[rank]).receive(f"{self.name}/{tag}")
-        return np.frombuffer(message.body, dtype=np.float32)
+        return message.body
+
+    async def gather(self, body: Body, tag: str = "all") -> list[Body]:
+        """Everybody's bytes, in the order of ranks, everybody's to everybody at once."""
+        others = [(self.rank + step) % self.size for step in range(1, self.size)]
+        async with self.sending() as send:
+            for other in others:
+                send.raw(other, tag, body)
+            bodies = {other: await self.receive_raw(other, tag) for other in others}
+        bodies[self.rank] = body
+        return [bodies[rank] for rank in range(self.size)]
 
 
 class Sender:
@@ -59,9 +75,12 @@ class Sender:
 
     def __call__(self, rank: int, tag: str, values: Vector) -> asyncio.Task[None]:
         """Begins to send; messages to one member leave in the order of these calls."""
+        return self.raw(rank, tag, np.ascontiguousarray(values).tobytes())
+
+    def raw(self, rank: int, tag: str, body: Body) -> asyncio.Task[None]:
+        """The same for bytes."""
         peer = self._meeting.world.peer(self._meeting.members[rank])
-        sending = peer.send(f"{self._meeting.name}/{tag}", body=np.ascontiguousarray(values).tobytes(), lane=Lane.BULK)
-        return self._group.create_task(sending)
+        return self._group.create_task(peer.send(f"{self._meeting.name}/{tag}", body=body, lane=Lane.BULK))
 
     async def has_left(self, rank: int, sending: asyncio.Task[None]) -> None:
         """Returns when a message has left or its receiver cannot be reached, so that others need not wait for it."""

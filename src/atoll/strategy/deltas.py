@@ -70,7 +70,7 @@ class Deltas(Talk):
             replica.include(np.frombuffer(message.body[size:], dtype=np.int64))
         replica.write(Quantity.PARAMETERS, values)
         self._before = values
-        if self._when(replica, replica.steps - self._told_at_step):
+        if self._when(replica, replica.steps - self._told_at_step, 0):
             self._told_at_step = replica.steps
             self._tell()
         return bool(arrived)

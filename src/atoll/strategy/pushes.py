@@ -66,7 +66,7 @@ class Pushes(Talk):
             self._merge(replica, arrivals, self._own)
         if self._merge.remembers:
             self._own.remember(replica.world.now, replica.read(Quantity.PARAMETERS))
-        if self._when(replica, replica.steps - self._pushed_at_step):
+        if self._when(replica, replica.steps - self._pushed_at_step, self._number):
             self._pushed_at_step = replica.steps
             self._push()
         return merged

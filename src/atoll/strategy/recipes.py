@@ -4,8 +4,12 @@ A recipe is a function whose keywords are what a user may set, and whose docstri
 line, the rule, and where it comes from.  To add a strategy, add a function here.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Literal
 
+from atoll.codec import Codec
+from atoll.codec.reduce import Coded, Plain, Reduction
 from atoll.strategy.ahead import Ahead, OwnSteps, SharedSteps
 from atoll.strategy.deltas import Deltas
 from atoll.strategy.merge import ByAge, ByWork, Drift, Equal, Mean, Merge, PushSum
@@ -20,11 +24,16 @@ from atoll.strategy.whom import Aware, Uniform
 
 __all__ = ["allreduce", "diloco", "gossip", "none", "ssp"]
 
+Via = Literal["auto", "star", "gather", "direct", "ring", "tree", "hd", "best"]
 MERGES: dict[str, Merge] = {"drift": Drift(), "equal": Equal(), "age": ByAge(), "pushsum": PushSum()}
 
 
-def _ahead(name: str) -> Ahead:
-    return OwnSteps() if name == "own" else SharedSteps(reach=1.0 if name == "shared" else 0.0)
+def _ahead(name: str) -> Callable[[], Ahead]:
+    return OwnSteps if name == "own" else partial(SharedSteps, reach=1.0 if name == "shared" else 0.0)
+
+
+def _reduction(codec: Codec | None) -> Reduction:
+    return Coded(codec) if codec else Plain()
 
 
 @recipe
@@ -42,12 +51,13 @@ def allreduce(
     replica: Replica,
     *,
     every: int = 1,
-    via: Literal["star", "direct", "ring", "tree", "hd", "best"] = "star",
+    via: Via = "auto",
     overlap: bool = False,
     quantity: Literal["parameters", "gradient"] = "parameters",
     merge: Literal["mean", "work"] = "mean",
     patience: float = 2.0,
     ahead: Literal["own", "shared", "nothing"] = "own",
+    codec: Codec | None = None,
 ) -> Talk:
     """Every so many steps all nodes take the mean of all.
 
@@ -63,6 +73,7 @@ def allreduce(
         overlap=overlap,
         patience=patience,
         ahead=_ahead(ahead),
+        reduction=_reduction(codec),
     )
 
 
@@ -73,11 +84,13 @@ def diloco(
     every: int = 16,
     rate: float = 0.7,
     momentum: float = 0.6,
-    via: Literal["star", "direct", "ring", "tree", "hd", "best"] = "direct",
+    via: Via = "auto",
     overlap: bool = False,
     merge: Literal["mean", "work"] = "mean",
     patience: float = 2.0,
     ahead: Literal["own", "shared", "nothing"] = "own",
+    fragments: int = 1,
+    codec: Codec | None = None,
 ) -> Talk:
     """Every so many steps an outer optimiser with Nesterov momentum takes a step along what all have changed.
 
@@ -93,7 +106,9 @@ def diloco(
         overlap=overlap,
         patience=patience,
         ahead=_ahead(ahead),
-        outer=Nesterov(rate=rate, momentum=momentum),
+        outer=partial(Nesterov, rate=rate, momentum=momentum),
+        reduction=_reduction(codec),
+        fragments=fragments,
     )
 
 

@@ -5,35 +5,39 @@ round at a time.
 
 A blocking round is waited for max(2 s, `patience` × the time it is expected to take, from the last ones).  Then it
 turns into an overlapped one: training goes on, transfers resume when they can, and the result is applied as a
-correction when it comes: x ← x + (mean − snapshot).  What was learned meanwhile is kept.
+correction when it comes: x ← mean + what lies `ahead` (own steps since the snapshot).  What was learned meanwhile is
+kept.
 
-Beside the values a round carries a tail of numbers, summed like everything else and hence the same on every member: the
-weights' sum, the work that is included, and how long each collective took, by which all members choose the same one.
+Where less than every value is sent, members tell what they changed since the model that they agreed on last, which all
+of them hold; what a codec leaves out goes with the next round.  A contribution that is not finite is not sent: the
+member takes part with weight 0.
 """
 
 import asyncio
+import itertools
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
 
-from atoll.exchange import COLLECTIVES, Round, Vector
+from atoll.codec.reduce import Plain, Reduced, Reduction, fitting
+from atoll.exchange import Round, Vector
 from atoll.strategy.ahead import Ahead, OwnSteps
 from atoll.strategy.merge import Weight
 from atoll.strategy.outer import Outer, TakeMean
-from atoll.strategy.replica import Quantity, Replica, Work
+from atoll.strategy.replica import Quantity, Replica
+from atoll.strategy.tail import Choice, Tail
 from atoll.strategy.talk import Spawn, Talk
 from atoll.strategy.when import When
-from atoll.trace import Exchanged, Waited
+from atoll.trace import ContributionRefused, Exchanged, Waited
 
 __all__ = ["Rounds"]
 
 LEAST_WAIT_S = 2.0
 FIRST_WAIT_S = 30.0
 """How long a round is waited for before anything is known of how long rounds take."""
-_LOW = 1 << 20  # work is split in two numbers that a 32-bit float holds exactly
-BEST = "best"
 
 
 class Rounds(Talk):
@@ -43,12 +47,15 @@ class Rounds(Talk):
         replica: its model.
         when: when to begin a round.
         quantity: what is averaged.
-        via: a collective's name, or `best`.
+        via: a collective's name, `best`, or `auto`: the first that fits.
         weight: what a member counts.
         overlap: do not wait at all.
         patience: how many times the expected time a round is waited for.
-        outer: what all make of a mean of parameters.
-        ahead: what a node that has trained on meanwhile puts on top of a mean of parameters.
+        reduction: how vectors are added up.
+        decay: what unsent values are multiplied with from round to round.
+        outer: makes what all make of a mean of parameters.
+        ahead: makes what a node that has trained on meanwhile puts on top of it.
+        fragments: into how many pieces the vector is cut; rounds take them in turn.
     """
 
     def __init__(
@@ -61,8 +68,11 @@ class Rounds(Talk):
         weight: Weight,
         overlap: bool,
         patience: float,
-        ahead: Ahead | None = None,
-        outer: Outer | None = None,
+        reduction: Reduction | None = None,
+        decay: float = 1.0,
+        outer: Callable[[], Outer] = TakeMean,
+        ahead: Callable[[], Ahead] = OwnSteps,
+        fragments: int = 1,
     ) -> None:
         self._replica = replica
         self._when = when
@@ -70,21 +80,28 @@ class Rounds(Talk):
         self._weight = weight
         self._overlap = overlap
         self._patience = patience
-        self._ahead = ahead or OwnSteps()
-        self._outer = outer or TakeMean()
-        self._choice = _Choice(via)
+        self._reduction = reduction or Plain()
+        self._choice = Choice(fitting(via, self._reduction), self._reduction.vias)
+        size = len(replica.read(quantity))
+        cuts = np.linspace(0, size, fragments + 1).round().astype(int).tolist()
+        absolute = self._reduction.exact or quantity is Quantity.GRADIENT
+        self._lanes = [
+            _Lane(slice(start, stop), outer(), ahead(), decay, absolute=absolute)
+            for start, stop in itertools.pairwise(cuts)
+        ]
         self._spawn: Spawn | None = None
         self._number = 0
         self._begun_at_step = 0
-        self._last_weighed_step = 0
         self._pending: _Pending | None = None
         self._gradient_was_merged = False
-        self._unshared: Vector | None = None  # gradients that were used here and are in no round yet
         self._durations: deque[float] = deque(maxlen=5)
 
     def start(self, spawn: Spawn) -> None:
         self._spawn = spawn
-        self._outer.start(self._replica.read(Quantity.PARAMETERS))
+        self._when.start(self._replica, spawn)
+        initial = self._replica.read(Quantity.PARAMETERS)
+        for lane in self._lanes:
+            lane.start(initial[lane.span])
 
     async def after_gradient(self) -> None:
         if self._quantity is Quantity.GRADIENT:
@@ -99,11 +116,12 @@ class Rounds(Talk):
         """A step boundary."""
         if self._quantity is Quantity.GRADIENT:
             own = self._replica.read(self._quantity)
-            self._unshared = own if self._unshared is None else self._unshared + own
+            for lane in self._lanes:
+                lane.collect(own[lane.span])
         merged = self._apply()
         # A gradient is exchanged before its step is counted.
         step = self._replica.steps + (self._quantity is Quantity.GRADIENT)
-        if self._pending is None and self._when(self._replica, step - self._begun_at_step):
+        if self._pending is None and self._when(self._replica, step - self._begun_at_step, self._number):
             self._begin(step)
             if not self._overlap:
                 await self._wait()
@@ -112,27 +130,29 @@ class Rounds(Talk):
 
     def _begin(self, step: int) -> None:
         assert self._spawn is not None
-        replica = self._replica
-        # Of gradients, all that were used since the last round: had only the present one been shared, replicas that
-        # went on alone for a while would never meet again.
-        snapshot = replica.read(self._quantity) if self._unshared is None else self._unshared
-        self._unshared = None
-        contribution = snapshot if self._quantity is Quantity.GRADIENT else self._ahead.contribution(snapshot)
-        alone = step - self._last_weighed_step if self._quantity is Quantity.GRADIENT else 1
-        weight = self._weight(step - self._last_weighed_step)
-        self._last_weighed_step = self._begun_at_step = step
-        tail = _Tail.own(replica, weight, self._choice.report())
+        replica, world = self._replica, self._replica.world
+        lane = self._lanes[self._number % len(self._lanes)]
+        name = f"round {self._number}"
+        snapshot = lane.snapshot(replica.read(self._quantity)[lane.span])
+        alone = step - lane.step if self._quantity is Quantity.GRADIENT else 1
+        weight = self._weight(step - lane.step)
+        payload = lane.payload(snapshot, weight)
+        if not np.isfinite(payload).all():
+            world.record(ContributionRefused(at=world.now, node=world.name, name=name, why="not finite"))
+            payload, weight = np.zeros_like(payload), 0.0
+            lane.forget()
+        self._begun_at_step = lane.step = step
+        tail = Tail.own(replica, weight, self._choice.report())
         via = self._choice.now()
-        meeting = Round(replica.world, f"round {self._number}", replica.members)
-        payload = np.concatenate([contribution * np.float32(weight), tail])
-        task = self._spawn(self._reduce(meeting, via, payload))
-        self._pending = _Pending(self._number, via, snapshot, step, alone, replica.world.now, task)
+        meeting = Round(world, name, replica.members, key=self._number)
+        task = self._spawn(self._reduce(meeting, payload, tail, via))
+        self._pending = _Pending(self._number, via, lane, snapshot, step, alone, world.now, task)
         self._number += 1
 
-    async def _reduce(self, meeting: Round, via: str, payload: Vector) -> Vector:
+    async def _reduce(self, meeting: Round, payload: Vector, tail: Vector, via: str) -> Reduced:
         if meeting.size == 1:
-            return payload
-        return await COLLECTIVES[via](meeting, payload)
+            return Reduced(payload, tail)
+        return await self._reduction(meeting, payload, tail, via)
 
     async def _wait(self) -> None:
         assert self._pending is not None
@@ -154,24 +174,24 @@ class Rounds(Talk):
         if pending is None or not pending.task.done():
             return False
         self._pending = None
-        replica, world = self._replica, self._replica.world
+        replica, world, lane = self._replica, self._replica.world, pending.lane
         result = pending.task.result()
-        size = len(pending.snapshot)
-        total = _Tail.read(result[size:], len(replica.members))
-        mean = result[:size] / np.float32(total.weight)
+        tail = Tail.read(result.tail, len(replica.members))
+        mean = lane.mean(result, tail.weight)
         late = replica.steps + (self._quantity is Quantity.GRADIENT) > pending.step
+        values = replica.read(self._quantity)
         if self._quantity is Quantity.PARAMETERS:
-            drift = replica.read(self._quantity) - pending.snapshot if late else np.zeros_like(mean)
-            agreed = self._outer(mean)
-            ahead = self._ahead(agreed, drift, pending.step, replica.steps - pending.step)
-            replica.write(self._quantity, agreed + ahead)
+            drift = values[lane.span] - pending.snapshot
+            values[lane.span] = lane.agree(mean, drift, pending.step, replica.steps - pending.step)
         elif late or pending.alone > 1:
-            replica.add(self._quantity, mean - pending.snapshot)
+            values[lane.span] += mean - pending.snapshot
         else:
-            replica.write(self._quantity, mean)
-        replica.include(total.work)
+            values[lane.span] = mean
+        replica.write(self._quantity, values)
+        replica.include(tail.work)
         self._durations.append(world.now - pending.since)
-        self._choice.learn(pending.via, world.now - pending.since, total.reports)
+        self._choice.learn(pending.via, world.now - pending.since, tail.reports)
+        self._when.agreed(values, lane.span)
         world.record(
             Exchanged(
                 at=world.now,
@@ -186,82 +206,75 @@ class Rounds(Talk):
         return True
 
 
+class _Lane:
+    """One fragment of the vector and what its rounds have led to."""
+
+    def __init__(self, span: slice, outer: Outer, ahead: Ahead, decay: float, *, absolute: bool) -> None:
+        self.span = span
+        self.step = 0
+        """When its last round began."""
+        self._outer = outer
+        self._ahead = ahead
+        self._decay = np.float32(decay)
+        self._absolute = absolute
+        self._agreed: Vector | None = None
+        self._unsent: Vector | None = None
+        self._unshared: Vector | None = None  # gradients that were used here and are in no round yet
+
+    def start(self, initial: Vector) -> None:
+        self._outer.start(initial)
+        self._agreed = initial
+
+    def collect(self, gradient: Vector) -> None:
+        self._unshared = gradient if self._unshared is None else self._unshared + gradient
+
+    def snapshot(self, values: Vector) -> Vector:
+        """Of gradients, all that were used since the last round: had only the present one been shared, replicas that
+        went on alone for a while would never meet again.
+        """
+        collected, self._unshared = self._unshared, None
+        return values if collected is None else collected
+
+    def payload(self, snapshot: Vector, weight: float) -> Vector:
+        """What the member gives to a round: its values or what has changed in them, and what it has not sent before."""
+        given: Vector = self._ahead.contribution(snapshot)
+        if not self._absolute:
+            assert self._agreed is not None
+            given = given - self._agreed
+        given = given * np.float32(weight)
+        if self._unsent is not None:
+            given = given + self._unsent * self._decay
+            self._unsent = None
+        return given
+
+    def forget(self) -> None:
+        """What was kept is not finite either, or soon would not be."""
+        self._unsent = None
+
+    def mean(self, result: Reduced, weight: float) -> Vector:
+        self._unsent = result.unsent
+        mean: Vector = result.total / np.float32(weight) if weight > 0 else np.zeros_like(result.total)
+        if self._absolute:
+            return mean
+        assert self._agreed is not None
+        return self._agreed + mean
+
+    def agree(self, mean: Vector, drift: Vector, step: int, steps_since: int) -> Vector:
+        """What the member's model is from now on."""
+        self._agreed = self._outer(mean)
+        return self._agreed + self._ahead(self._agreed, drift, step, steps_since)
+
+
 @dataclass(frozen=True, slots=True)
 class _Pending:
     """The round that a node is in."""
 
     number: int
     via: str
+    lane: _Lane
     snapshot: Vector
     step: int
     alone: int
     """How many steps' gradients the snapshot holds."""
     since: float
-    task: asyncio.Task[Vector]
-
-
-class _Tail:
-    """The numbers that travel behind the values."""
-
-    def __init__(self, weight: float, work: Work, reports: Vector) -> None:
-        self.weight = weight
-        self.work = work
-        self.reports = reports
-
-    @staticmethod
-    def own(replica: Replica, weight: float, report: Vector) -> Vector:
-        """A member adds its weight, its own work in its own place, and what it saw."""
-        count, rank = len(replica.members), replica.rank
-        tail = np.zeros(1 + 2 * count + len(report), dtype=np.float32)
-        tail[0] = weight
-        high, low = divmod(int(replica.work[rank]), _LOW)
-        tail[1 + rank], tail[1 + count + rank] = high, low
-        tail[1 + 2 * count :] = report
-        return tail
-
-    @classmethod
-    def read(cls, tail: Vector, count: int) -> "_Tail":
-        high, low = tail[1 : 1 + count].astype(np.int64), tail[1 + count : 1 + 2 * count].astype(np.int64)
-        return cls(float(tail[0]), high * _LOW + low, tail[1 + 2 * count :])
-
-
-class _Choice:
-    """Which collective to use.  `best` tries each once, then takes the one that took all members together the least
-    time.
-
-    Every twentieth round it tries the runner-up again, so that it notices when the network has changed.
-    """
-
-    def __init__(self, via: str) -> None:
-        self._names = list(COLLECTIVES)
-        self._fixed = None if via == BEST else via
-        self._seconds: dict[str, float] = {}
-        self._rounds = 0
-        self._last = np.zeros(2 * len(self._names) if via == BEST else 0, dtype=np.float32)
-
-    def now(self) -> str:
-        if self._fixed:
-            return self._fixed
-        untried = [name for name in self._names if name not in self._seconds]
-        if untried:
-            return self._names[self._rounds % len(self._names)]
-        ranked = sorted(self._names, key=lambda name: self._seconds[name])
-        return ranked[1] if self._rounds % 20 == 19 else ranked[0]
-
-    def report(self) -> Vector:
-        """What this member tells of its last round: seconds and a count, in the place of the collective used."""
-        return self._last
-
-    def learn(self, via: str, seconds: float, reports: Vector) -> None:
-        if self._fixed:
-            return
-        self._rounds += 1
-        count = len(self._names)
-        for place, name in enumerate(self._names):
-            if reports[count + place] > 0:
-                mean = float(reports[place] / reports[count + place])
-                known = self._seconds.get(name)
-                self._seconds[name] = mean if known is None else 0.7 * known + 0.3 * mean
-        self._last = np.zeros(2 * count, dtype=np.float32)
-        place = self._names.index(via)
-        self._last[place], self._last[count + place] = seconds, 1
+    task: asyncio.Task[Reduced]

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
+from atoll.codec import CODECS, Codec, parse_codec
+from atoll.codec.reduce import Coded, fitting
 from atoll.errors import StrategyError, nearest
 from atoll.strategy.replica import Replica
 from atoll.strategy.talk import Strategy, Talk
@@ -33,9 +35,13 @@ class Setting:
     def expected(self) -> str:
         if self.choices:
             return "one of " + "|".join(self.choices)
+        if self.kind == Codec | None:
+            return "a codec: " + "|".join(CODECS)
         return {int: "a whole number", float: "a number", bool: "yes or no"}[self.kind]
 
     def read(self, text: str, where: str) -> Any:
+        if self.kind == Codec | None:
+            return parse_codec(text, where)
         value: Any = None
         try:
             if self.choices:
@@ -107,6 +113,8 @@ def parse_strategy(text: str) -> Strategy:
         if key in chosen:
             raise StrategyError(f"{where}: {key!r} is set twice")
         chosen[key] = settings[key].read(value, where)
+    if chosen.get("codec") and "via" in settings:
+        fitting(chosen.get("via", settings["via"].default), Coded(chosen["codec"]), f"strategy {text!r}")
     return Strategy(text, partial(_join, found.make, chosen))
 
 
