@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from atoll.exchange import Vector
 from atoll.network import Network
 from atoll.strategy import Quantity, Strategy, Work
+from atoll.trace import Recorder
 from atoll.world import IDEAL, Physics, Simulation
 from atoll.world.base import World
 from atoll.world.sim import SimWorld
@@ -60,6 +61,7 @@ def run_strategy(
     physics: Physics = IDEAL,
     look: Look | None = None,
     linger_s: float = 100.0,
+    trace: Recorder | None = None,
 ) -> dict[str, VectorReplica]:
     """Every node takes so many steps with the strategy, then lets what is under way come to an end."""
     members = net.node_names
@@ -91,5 +93,5 @@ def run_strategy(
         for task in tasks:
             task.cancel()
 
-    Simulation(net, seed=seed, physics=physics).run(program)
+    Simulation(net, seed=seed, physics=physics, trace=trace).run(program)
     return replicas

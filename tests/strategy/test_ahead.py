@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll.exchange import Vector
-from atoll.strategy.ahead import Ahead, OwnSteps, SharedSteps
+from atoll.strategy.ahead import Ahead, Blend, OwnSteps, SharedSteps, Steps
 
 
 def vector(*values: float) -> Vector:
@@ -15,22 +15,22 @@ def vector(*values: float) -> Vector:
 
 def test_own_steps_stay_where_they_are() -> None:
     ahead = OwnSteps()
-    assert ahead(vector(5), vector(2), 10, 3).tolist() == [2]
+    assert ahead(vector(5), vector(9), vector(2), Steps(10, 3)).tolist() == [2]
     assert ahead.contribution(vector(7)).tolist() == [7]
 
 
 def test_shared_steps_follow_the_last_movement() -> None:
     ahead = SharedSteps()
-    assert ahead(vector(0), vector(1), 10, 2).tolist() == [1], "nothing is known yet: own steps"
-    assert ahead(vector(4), vector(9), 14, 2).tolist() == [2], "4 in 4 steps: 2 in 2"
+    assert ahead(vector(0), vector(1), vector(1), Steps(10, 2)).tolist() == [1], "nothing is known yet: own steps"
+    assert ahead(vector(4), vector(9), vector(9), Steps(14, 2)).tolist() == [2], "4 in 4 steps: 2 in 2"
     assert ahead.contribution(vector(6)).tolist() == [13], "the 7 of its own that it did not use go with it"
     assert ahead.contribution(vector(6)).tolist() == [6], "once"
 
 
 def test_it_looks_no_further_ahead_than_back() -> None:
     ahead = SharedSteps()
-    ahead(vector(0), vector(0), 10, 0)
-    assert ahead(vector(4), vector(30), 14, 40).tolist() == pytest.approx([4 + 0.9 * 30])
+    ahead(vector(0), vector(0), vector(0), Steps(10, 0))
+    assert ahead(vector(4), vector(30), vector(30), Steps(14, 40)).tolist() == pytest.approx([4 + 0.9 * 30])
 
 
 @given(
@@ -47,5 +47,12 @@ def test_every_own_step_is_contributed_exactly_once(rounds: list[tuple[int, int,
         assert mean[0] == pytest.approx(taken, rel=1e-4, abs=1e-3)
         drift = vector(size * meanwhile)
         taken += size * meanwhile
-        model = float((mean + ahead(mean, drift, step, meanwhile))[0])
+        model = float((mean + ahead(mean, mean, drift, Steps(step, meanwhile)))[0])
         step += meanwhile
+
+
+def test_dasos_blend() -> None:
+    """x ← (2S·x + P·mean)/(2S + P)."""
+    own, mean = 7.0, 3.0
+    x = mean + Blend(4)(vector(mean), vector(own), vector(0), Steps(10, 3))[0]
+    assert x == pytest.approx((2 * 3 * own + 4 * mean) / (2 * 3 + 4))

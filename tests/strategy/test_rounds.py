@@ -102,3 +102,59 @@ def test_steps_wait_within_their_bound_in_any_weather(name: str) -> None:
         net, parse_strategy("allreduce"), lambda _: (np.zeros(1000), np.ones(1000)), steps=200, look=look, seed=5
     )
     assert longest[0] <= 0.5 + 30
+
+
+def alike(world: World) -> tuple[Numbers, Numbers]:
+    """All begin alike, as replicas do, and move at different speeds in different places."""
+    place = int(world.name)
+    step = np.zeros(6000, dtype=np.float32)
+    step[place::3] = 1.0 + place
+    return np.zeros(6000), step
+
+
+def drive_mean(spec: str, steps: int = 24) -> list[Numbers]:
+    return [replica.values for replica in run_strategy(FAST, parse_strategy(spec), alike, steps=steps).values()]
+
+
+@pytest.mark.parametrize("codec", ["bf16", "int8", "int4", "bits2", "topk/0.2", "chunk/800", "randk/0.3", "dct/800"])
+def test_with_a_codec_everyone_agrees_and_little_is_left_behind(codec: str) -> None:
+    ends = drive_mean(f"allreduce:every=2,codec={codec}", steps=24)
+    for end in ends:
+        assert end.tobytes() == ends[0].tobytes(), "all hold the same bytes after a round"
+    expected = alike_mean() * 24
+    assert np.abs(ends[0] - expected).mean() < 0.35 * np.abs(expected).mean(), "feedback brings the rest"
+
+
+def alike_mean() -> Numbers:
+    step = np.zeros(6000)
+    for place in range(3):
+        step[place::3] = (1.0 + place) / 3
+    return step
+
+
+def test_fragments_take_turns() -> None:
+    ends = drive_mean("diloco:every=2,rate=1,momentum=0,fragments=3", steps=12)
+    # Six rounds: the third fragment was agreed on at the last, the first two 2 and 4 steps before.
+    assert [np.unique(end[4000:]).size for end in ends] == [3, 3, 3]
+    np.testing.assert_allclose(ends[0][4000:], (alike_mean() * 12)[4000:], rtol=1e-5)
+    assert not np.array_equal(ends[0][:2000], ends[1][:2000])
+
+
+def test_a_contribution_that_is_not_finite_costs_that_contribution() -> None:
+    def one_fails(world: World) -> tuple[Numbers, Numbers]:
+        return np.zeros(4), np.ones(4)
+
+    def look(replica: VectorReplica) -> None:
+        if replica.world.name == "1" and replica.steps == 3:
+            replica.values = np.array([1.0, np.nan, np.inf, 2.0], dtype=np.float32)
+
+    for spec in ("allreduce:every=4", "allreduce:every=4,codec=int8"):
+        replicas = run_strategy(FAST, parse_strategy(spec), one_fails, steps=12, look=look)
+        for replica in replicas.values():
+            np.testing.assert_allclose(replica.values, 12.0, rtol=1e-2)
+
+
+def test_sparseloco_says_little_and_agrees() -> None:
+    ends = drive_mean("sparseloco:every=2,keep=800", steps=24)
+    assert all(end.tobytes() == ends[0].tobytes() for end in ends)
+    assert 0.3 < ends[0].sum() / (alike_mean().sum() * 24) < 3.5, "positions are averaged over who sent them"

@@ -3,26 +3,33 @@
 A part holds one node's state.  It is told of every mean that is taken, and returns what to put on top of it.
 """
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from atoll.exchange import Vector
 
-__all__ = ["Ahead", "OwnSteps", "SharedSteps"]
+__all__ = ["Ahead", "Blend", "OwnSteps", "SharedSteps", "Steps"]
+
+
+class Steps(NamedTuple):
+    """A node's own count."""
+
+    then: int
+    since: int
 
 
 class Ahead(Protocol):
     """What a node puts on top of a late mean, and what it contributes to the next."""
 
-    def __call__(self, mean: Vector, drift: Vector, step: int, steps_since: int) -> Vector:
+    def __call__(self, mean: Vector, own: Vector, drift: Vector, steps: Steps) -> Vector:
         """What to add to `mean`.
 
         Args:
             mean: the result of a round.
-            drift: what the node's own steps since the snapshot have changed.
-            step: the node's step at the snapshot.
-            steps_since: own steps since then.
+            own: the node's model now.
+            drift: what the node's own steps since the snapshot have changed in it.
+            steps: when the snapshot was taken, and how many steps the node has done since.
         """
 
     def contribution(self, snapshot: Vector) -> Vector:
@@ -32,7 +39,7 @@ class Ahead(Protocol):
 class OwnSteps:
     """The node's own steps: x ← mean + (x − snapshot)."""
 
-    def __call__(self, mean: Vector, drift: Vector, step: int, steps_since: int) -> Vector:  # noqa: ARG002 - the shape
+    def __call__(self, mean: Vector, own: Vector, drift: Vector, steps: Steps) -> Vector:  # noqa: ARG002 - the shape
         return drift
 
     def contribution(self, snapshot: Vector) -> Vector:
@@ -55,13 +62,13 @@ class SharedSteps:
         self._last: tuple[Vector, int] | None = None
         self._kept: Vector | None = None
 
-    def __call__(self, mean: Vector, drift: Vector, step: int, steps_since: int) -> Vector:
-        last, self._last = self._last, (mean, step)
-        if last is None or steps_since == 0:
+    def __call__(self, mean: Vector, own: Vector, drift: Vector, steps: Steps) -> Vector:  # noqa: ARG002
+        last, self._last = self._last, (mean, steps.then)
+        if last is None or steps.since == 0:
             return drift
-        interval = step - last[1]
-        share = min(1.0, interval / steps_since)
-        movement = (mean - last[0]) * np.float32(self._reach * share * steps_since / interval)
+        interval = steps.then - last[1]
+        share = min(1.0, interval / steps.since)
+        movement = (mean - last[0]) * np.float32(self._reach * share * steps.since / interval)
         ahead: Vector = movement + np.float32(1 - share) * drift
         kept = drift - ahead
         self._kept = kept if self._kept is None else self._kept + kept
@@ -70,3 +77,21 @@ class SharedSteps:
     def contribution(self, snapshot: Vector) -> Vector:
         kept, self._kept = self._kept, None
         return snapshot if kept is None else snapshot + kept
+
+
+class Blend:
+    """DASO (Coquelin et al., 2022): the node's own model counts twice for each step that it is ahead.
+
+    x ← (2S·x + P·mean)/(2S + P), S the steps since the snapshot and P the number of members.
+    """
+
+    def __init__(self, members: int) -> None:
+        self._members = members
+
+    def __call__(self, mean: Vector, own: Vector, drift: Vector, steps: Steps) -> Vector:  # noqa: ARG002
+        share = 2 * steps.since / (2 * steps.since + self._members)
+        blended: Vector = (own - mean) * np.float32(share)
+        return blended
+
+    def contribution(self, snapshot: Vector) -> Vector:
+        return snapshot

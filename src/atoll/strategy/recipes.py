@@ -10,19 +10,21 @@ from typing import Literal
 
 from atoll.codec import Codec
 from atoll.codec.reduce import Coded, Plain, Reduction
-from atoll.strategy.ahead import Ahead, OwnSteps, SharedSteps
+from atoll.codec.sparse import ChunkTopK
+from atoll.strategy.ahead import Ahead, Blend, OwnSteps, SharedSteps
 from atoll.strategy.deltas import Deltas
 from atoll.strategy.merge import ByAge, ByWork, Drift, Equal, Mean, Merge, PushSum
 from atoll.strategy.outer import Nesterov
 from atoll.strategy.pushes import Pushes
 from atoll.strategy.replica import Quantity, Replica
 from atoll.strategy.rounds import Rounds
+from atoll.strategy.rules import GradientChange, ModelDrift
 from atoll.strategy.spec import recipe
 from atoll.strategy.talk import Silence, Talk
-from atoll.strategy.when import Every
-from atoll.strategy.whom import Aware, Uniform
+from atoll.strategy.when import Called, Every
+from atoll.strategy.whom import Aware, Exponential, Uniform
 
-__all__ = ["allreduce", "diloco", "gossip", "none", "ssp"]
+__all__ = ["allreduce", "daso", "decent", "diloco", "fda", "gossip", "none", "selsync", "sparseloco", "ssp"]
 
 Via = Literal["auto", "star", "gather", "direct", "ring", "tree", "hd", "best"]
 MERGES: dict[str, Merge] = {"drift": Drift(), "equal": Equal(), "age": ByAge(), "pushsum": PushSum()}
@@ -145,3 +147,128 @@ def ssp(replica: Replica, *, bound: int = 4, every: int = 1) -> Talk:
     Paper: Ho et al., stale synchronous parallel, 2013.
     """
     return Deltas(replica, when=Every(every), bound=bound)
+
+
+@recipe
+def decent(replica: Replica, *, patience_s: float = 30.0) -> Talk:
+    """Every step a node pushes its model to one peer, 1, 2, 4, … places on in turn, while it computes the next.
+
+    Rule: x ← x + (arrived − x when it was sent)/2, which is Σ w·x(t) and the node's own step since.
+    Paper: Wang et al., decent-dp, 2024; one-peer exponential graphs after Ying et al., 2021.
+    """
+    whom = Exponential(replica.world.name, replica.members)
+    return Pushes(replica, when=Every(1), whom=whom, fanout=1, merge=Drift(), patience_s=patience_s)
+
+
+@recipe
+def selsync(
+    replica: Replica,
+    *,
+    delta: float = 0.3,
+    window: int = 25,
+    via: Via = "auto",
+    overlap: bool = False,
+    patience: float = 2.0,
+    ahead: Literal["own", "shared", "nothing"] = "own",
+    codec: Codec | None = None,
+) -> Talk:
+    """All nodes average when any node's gradients change; else they train on their own.
+
+    Rule: Δ = |E‖g‖² − E‖g before‖²| / E‖g before‖²; when Δ ≥ δ the node calls all, and x ← mean(x).
+    Paper: Tyagi & Swany, Accelerating Distributed ML Training via Selective Synchronization, 2023.
+    """
+    return Rounds(
+        replica,
+        when=Called(partial(GradientChange, delta, window)),
+        quantity=Quantity.PARAMETERS,
+        via=via,
+        weight=Mean(),
+        overlap=overlap,
+        patience=patience,
+        ahead=_ahead(ahead),
+        reduction=_reduction(codec),
+    )
+
+
+@recipe
+def fda(
+    replica: Replica,
+    *,
+    estimate: Literal["linear", "sketch", "naive"] = "linear",
+    theta: float = 0.0,
+    share: float = 0.2,
+    via: Via = "auto",
+    overlap: bool = False,
+    patience: float = 2.0,
+    ahead: Literal["own", "shared", "nothing"] = "own",
+    codec: Codec | None = None,
+) -> Talk:
+    """All nodes average when their models have drifted apart; else they train on their own.
+
+    Rule: u = x − x agreed; when mean‖u‖² − ‖mean u‖² > Θ (estimated), x ← mean(x).  Θ calibrates itself unless given.
+    Paper: Theologitis et al., Communication-Efficient Distributed DL via Federated Dynamic Averaging, 2024.
+    """
+    return Rounds(
+        replica,
+        when=Called(partial(ModelDrift, estimate, theta=theta, share=share)),
+        quantity=Quantity.PARAMETERS,
+        via=via,
+        weight=Mean(),
+        overlap=overlap,
+        patience=patience,
+        ahead=_ahead(ahead),
+        reduction=_reduction(codec),
+    )
+
+
+@recipe
+def sparseloco(
+    replica: Replica,
+    *,
+    every: int = 15,
+    keep: int = 64,
+    decay: float = 0.95,
+    rate: float = 1.0,
+    momentum: float = 0.0,
+    overlap: bool = False,
+    patience: float = 2.0,
+    ahead: Literal["own", "shared", "nothing"] = "own",
+) -> Talk:
+    """Seldom, and then only the largest few changes of each 4096, in 2 bits each, with error feedback.
+
+    Rule: e ← 0.95e + Δ; send the top 64 of 4096; e ← e − sent; a position's mean is over who sent it, norms clipped.
+    Paper: Sarfi et al., Communication Efficient LLM Pre-training with SparseLoCo, 2025.
+    """
+    return Rounds(
+        replica,
+        when=Every(every),
+        quantity=Quantity.PARAMETERS,
+        via="gather",
+        weight=Mean(),
+        overlap=overlap,
+        patience=patience,
+        ahead=_ahead(ahead),
+        reduction=Coded(ChunkTopK(keep, bits=2), by_senders=True),
+        decay=decay,
+        outer=partial(Nesterov, rate=rate, momentum=momentum),
+    )
+
+
+@recipe
+def daso(replica: Replica, *, every: int = 4, via: Via = "auto", codec: Codec | None = None) -> Talk:
+    """Every so many steps an average is begun, and blended in when it is there, however late.
+
+    Rule: x ← (2S·x + Σ x received)/(2S + P), S steps after the snapshot.
+    Paper: Coquelin et al., DASO: distributed asynchronous and selective optimization, 2022.
+    """
+    return Rounds(
+        replica,
+        when=Every(every),
+        quantity=Quantity.PARAMETERS,
+        via=via,
+        weight=Mean(),
+        overlap=True,
+        patience=2.0,
+        ahead=partial(Blend, len(replica.members)),
+        reduction=_reduction(codec),
+    )

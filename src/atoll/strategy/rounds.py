@@ -24,7 +24,7 @@ import numpy as np
 
 from atoll.codec.reduce import Plain, Reduced, Reduction, fitting
 from atoll.exchange import Round, Vector
-from atoll.strategy.ahead import Ahead, OwnSteps
+from atoll.strategy.ahead import Ahead, OwnSteps, Steps
 from atoll.strategy.merge import Weight
 from atoll.strategy.outer import Outer, TakeMean
 from atoll.strategy.replica import Quantity, Replica
@@ -133,14 +133,16 @@ class Rounds(Talk):
         replica, world = self._replica, self._replica.world
         lane = self._lanes[self._number % len(self._lanes)]
         name = f"round {self._number}"
-        snapshot = lane.snapshot(replica.read(self._quantity)[lane.span])
+        own = lane.snapshot(replica.read(self._quantity)[lane.span])
+        snapshot: Vector | None = own
         alone = step - lane.step if self._quantity is Quantity.GRADIENT else 1
         weight = self._weight(step - lane.step)
-        payload = lane.payload(snapshot, weight)
+        payload = lane.payload(own, weight)
         if not np.isfinite(payload).all():
             world.record(ContributionRefused(at=world.now, node=world.name, name=name, why="not finite"))
             payload, weight = np.zeros_like(payload), 0.0
             lane.forget()
+            snapshot = None
         self._begun_at_step = lane.step = step
         tail = Tail.own(replica, weight, self._choice.report())
         via = self._choice.now()
@@ -180,9 +182,11 @@ class Rounds(Talk):
         mean = lane.mean(result, tail.weight)
         late = replica.steps + (self._quantity is Quantity.GRADIENT) > pending.step
         values = replica.read(self._quantity)
-        if self._quantity is Quantity.PARAMETERS:
-            drift = values[lane.span] - pending.snapshot
-            values[lane.span] = lane.agree(mean, drift, pending.step, replica.steps - pending.step)
+        if pending.snapshot is None:
+            values[lane.span] = lane.restart(mean)
+        elif self._quantity is Quantity.PARAMETERS:
+            steps = Steps(pending.step, replica.steps - pending.step)
+            values[lane.span] = lane.agree(mean, values[lane.span], pending.snapshot, steps)
         elif late or pending.alone > 1:
             values[lane.span] += mean - pending.snapshot
         else:
@@ -259,10 +263,15 @@ class _Lane:
         assert self._agreed is not None
         return self._agreed + mean
 
-    def agree(self, mean: Vector, drift: Vector, step: int, steps_since: int) -> Vector:
+    def restart(self, mean: Vector) -> Vector:
+        """What a member whose own values are of no use goes on with."""
+        self._agreed = self._outer(mean)
+        return self._agreed
+
+    def agree(self, mean: Vector, own: Vector, snapshot: Vector, steps: Steps) -> Vector:
         """What the member's model is from now on."""
         self._agreed = self._outer(mean)
-        return self._agreed + self._ahead(self._agreed, drift, step, steps_since)
+        return self._agreed + self._ahead(self._agreed, own, own - snapshot, steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +281,8 @@ class _Pending:
     number: int
     via: str
     lane: _Lane
-    snapshot: Vector
+    snapshot: Vector | None
+    """What the member's model was; `None` if it was of no use."""
     step: int
     alone: int
     """How many steps' gradients the snapshot holds."""

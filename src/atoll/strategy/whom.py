@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-__all__ = ["Acquaintance", "Aware", "Uniform", "Whom"]
+__all__ = ["Acquaintance", "Aware", "Exponential", "Uniform", "Whom"]
 
 
 @dataclass(slots=True)
@@ -75,3 +75,31 @@ class Aware:
             left.remove(pick)
             chosen.append(pick)
         return chosen
+
+
+class Exponential:
+    """One peer at a time, 1, 2, 4, … places on, in turn (Ying et al., 2021): in log₂N pushes everybody has heard of
+    everybody.
+
+    Args:
+        own: the node's name.
+        members: all names, in the order that all nodes use.
+    """
+
+    def __init__(self, own: str, members: Sequence[str]) -> None:
+        self._own = own
+        self._members = tuple(members)
+        self._turn = 0
+
+    def __call__(
+        self,
+        free: Sequence[str],
+        count: int,  # noqa: ARG002 - the shape of the part
+        known: dict[str, Acquaintance],  # noqa: ARG002
+        draw: random.Random,  # noqa: ARG002
+    ) -> list[str]:
+        places = len(self._members)
+        distance = 1 << (self._turn % max(1, (places - 1).bit_length()))
+        self._turn += 1
+        peer = self._members[(self._members.index(self._own) + distance) % places]
+        return [peer] if peer in free else []
