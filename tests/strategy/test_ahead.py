@@ -30,7 +30,13 @@ def test_shared_steps_follow_the_last_movement() -> None:
 def test_it_looks_no_further_ahead_than_back() -> None:
     ahead = SharedSteps()
     ahead(vector(0), vector(0), vector(0), Steps(10, 0))
-    assert ahead(vector(4), vector(30), vector(30), Steps(14, 40)).tolist() == pytest.approx([4 + 0.9 * 30])
+    assert ahead(vector(4), vector(50), vector(50), Steps(14, 40)).tolist() == pytest.approx([4 + 0.9 * 50])
+
+
+def test_it_goes_no_further_than_own_steps_did() -> None:
+    ahead = SharedSteps()
+    ahead(vector(0), vector(0), vector(0), Steps(10, 0))
+    assert ahead(vector(400), vector(3), vector(-3), Steps(14, 2)).tolist() == [3]
 
 
 @given(

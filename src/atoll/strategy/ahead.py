@@ -12,6 +12,9 @@ from atoll.exchange import Vector
 __all__ = ["Ahead", "Blend", "OwnSteps", "SharedSteps", "Steps"]
 
 
+TRUSTED_STEPS = 4
+
+
 class Steps(NamedTuple):
     """A node's own count."""
 
@@ -51,7 +54,8 @@ class SharedSteps:
 
     A node's own steps are noisy, and on a shard of one label they lead astray; what all nodes did together is neither.
     Own steps are not lost: the difference goes with the node's next contribution.  Extrapolation reaches no further
-    than the interval that it was measured over; beyond that, own steps count.
+    than the interval that it was measured over, than a few steps (a longer delay makes gradient descent unstable), or
+    than own steps did; beyond that, own steps count.
 
     Args:
         reach: how much of the movement to expect; 0: none, x ← mean.
@@ -67,8 +71,9 @@ class SharedSteps:
         if last is None or steps.since == 0:
             return drift
         interval = steps.then - last[1]
-        share = min(1.0, interval / steps.since)
+        share = min(1.0, interval / steps.since, TRUSTED_STEPS / steps.since)
         movement = (mean - last[0]) * np.float32(self._reach * share * steps.since / interval)
+        movement *= np.float32(min(1.0, share * _length(drift) / max(_length(movement), 1e-30)))
         ahead: Vector = movement + np.float32(1 - share) * drift
         kept = drift - ahead
         self._kept = kept if self._kept is None else self._kept + kept
@@ -95,3 +100,7 @@ class Blend:
 
     def contribution(self, snapshot: Vector) -> Vector:
         return snapshot
+
+
+def _length(vector: Vector) -> float:
+    return float(np.linalg.norm(vector))

@@ -1,9 +1,11 @@
 """Many runs, a few at a time, each in a process of its own making."""
 
+import os
 import signal
+import threading
 from collections.abc import Generator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
 
 from atoll.train.run import RunSpec, simulate
@@ -20,7 +22,7 @@ def run_all(
     early (an error, Ctrl-C) ends what is still running and removes its unfinished traces.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    pool = ProcessPoolExecutor(max(1, jobs), mp_context=get_context("spawn"), initializer=_ignore_interrupts)
+    pool = ProcessPoolExecutor(max(1, jobs), mp_context=get_context("spawn"), initializer=_begin)
     waiting: dict[Future[None], RunSpec] = {
         pool.submit(simulate, spec, folder / spec.file_name): spec for spec in specs
     }
@@ -41,6 +43,16 @@ def run_all(
                 (folder / spec.file_name).unlink(missing_ok=True)
 
 
-def _ignore_interrupts() -> None:
-    """Ctrl-C goes to the whole group of processes; it is the first one's business to end the others."""
+def _begin() -> None:
+    """Ctrl-C goes to the whole group of processes; it is the first one's business to end the others.  If it was killed
+    and cannot, they end by themselves.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_the_first, daemon=True).start()
+
+
+def _end_with_the_first() -> None:
+    first = parent_process()
+    assert first is not None
+    first.join()
+    os._exit(1)
