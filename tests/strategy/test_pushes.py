@@ -115,3 +115,42 @@ def test_in_real_weather_it_never_waits() -> None:
         look=look,
         physics=Physics(),
     )
+
+
+def moving(world: World) -> tuple[Numbers, Numbers]:
+    step = np.zeros(3000, dtype=np.float32)
+    step[int(world.name) :: 5] = 1.0
+    return np.zeros(3000, dtype=np.float32), step
+
+
+@pytest.mark.parametrize("codec", ["bf16", "int8", "bits2", "topk/0.3", "chunk/800", "randk/0.5"])
+@pytest.mark.parametrize("weather", ["", "up_s = 3\ndown_s = 2"])
+def test_with_a_codec_gossip_keeps_nodes_together(codec: str, weather: str) -> None:
+    """Each node moves in places of its own: what others know of those comes by pushes alone."""
+    net = network(f'[[node]]\ncount = 5\n[[link]]\namong = "*"\nlatency_ms = 20\nrate_mbps = 10\n{weather}')
+    spread = {}
+    for spec in ("gossip", f"gossip:codec={codec},patience_s=1"):
+        replicas = run_strategy(net, parse_strategy(spec), moving, steps=100, physics=Physics())
+        values = np.stack([replica.values for replica in replicas.values()])
+        spread[spec] = float(np.ptp(values, axis=0).mean())
+        # As much as all of them moved, on average.  What the largest changes are told of counts for more, as those who
+        # stand still do not tell it.
+        assert 16 < values.mean() < (50 if "topk" in spec or "chunk" in spec else 24)
+    plain, coded = spread.values()
+    assert coded < 2.5 * plain + 1
+
+
+def test_a_peer_that_missed_a_push_gets_everything() -> None:
+    talks: dict[str, Pushes] = {}
+    strategy = recording("gossip:codec=topk/0.1", talks)
+
+    def look(replica: VectorReplica) -> None:
+        if replica.steps == 20 and replica.world.name == "1":
+            talks["1"]._here.clear()  # as if it had come back with old ideas
+
+    replicas = run_strategy(FIVE, strategy, moving, steps=100, look=look)
+    for name, talk in talks.items():
+        for peer, image in talk._there.items():
+            if image is not None:
+                np.testing.assert_array_equal(talks[peer]._here[name].values, image.values)
+    assert np.stack([replica.values for replica in replicas.values()]).mean() > 16

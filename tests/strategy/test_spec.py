@@ -56,3 +56,8 @@ def test_mistakes_are_told_in_one_line(text: str, message: str) -> None:
     with pytest.raises(StrategyError) as refused:
         parse_strategy(text)
     assert str(refused.value) == message
+
+
+def test_push_sum_with_a_codec_is_refused() -> None:
+    with pytest.raises(StrategyError, match="expected merge=drift"):
+        parse_strategy("gossip:pushsum,codec=int8")

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from atoll.exchange import Vector
 from atoll.strategy.replica import Quantity, Replica, Work
@@ -49,6 +50,8 @@ class Arrival:
     values: Vector
     work: Work
     weight: float = 1.0
+    told: NDArray[np.bool_] | None = None
+    """Which values the peer has told just now; the others are what it told before.  `None`: all."""
 
 
 class Merge(Protocol):
@@ -136,7 +139,8 @@ class Drift(_Copies):
         change = np.zeros_like(arrivals[0].values)
         for arrival in arrivals:
             then = own.at(arrival.sent_s)
-            change += arrival.values - (replica.read(Quantity.PARAMETERS) if then is None else then)
+            differs = arrival.values - (replica.read(Quantity.PARAMETERS) if then is None else then)
+            change += differs if arrival.told is None else np.where(arrival.told, differs, np.float32(0))
             replica.include(arrival.work)
         replica.add(Quantity.PARAMETERS, change / np.float32(1 + len(arrivals)))
 

@@ -3,13 +3,21 @@
 A push is acknowledged.  To one peer at most one push is under way, so a slow link gets as much as it can carry and no
 queue builds up; how long the acknowledgement took is all that a node learns about its links.  A push that has not left
 after `patience_s` is taken back, and with push-sum its mass with it: nothing is lost or counted twice.
+
+With a codec a push tells what has changed since what the peer is known to have of this node, and only that is merged:
+what was left out is part of the next push by itself.  Both sides count; a peer that missed one says so, and gets the
+whole model next.
 """
 
 import asyncio
 import struct
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
+from atoll.codec import Codec
+from atoll.exchange import Body, Vector
 from atoll.strategy.merge import Arrival, Merge, Own
 from atoll.strategy.replica import Quantity, Replica
 from atoll.strategy.talk import Spawn, Talk
@@ -21,7 +29,16 @@ from atoll.world.base import Lane, Message
 __all__ = ["Pushes"]
 
 PUSH, ACKNOWLEDGEMENT = "push", "push ack"
-_HEAD = struct.Struct("<Idd")  # number, seconds when it was taken, weight
+_HEAD = struct.Struct("<IIdd")  # number, the push that it builds on (0: none), seconds when it was taken, weight
+_ACK = struct.Struct("<I?")  # number, whether it could be read
+
+
+class _Image:
+    """What one node has of another's model, as both of them know it."""
+
+    def __init__(self, values: Vector, number: int = 0) -> None:
+        self.values = values
+        self.number = number
 
 
 class Pushes(Talk):
@@ -34,10 +51,19 @@ class Pushes(Talk):
         fanout: how many peers to push to; half of them if 0.
         merge: what to do with arrivals.
         patience_s: how long a push may wait to leave.
+        codec: how models are written; whole unless given.
     """
 
     def __init__(
-        self, replica: Replica, *, when: When, whom: Whom, fanout: int, merge: Merge, patience_s: float
+        self,
+        replica: Replica,
+        *,
+        when: When,
+        whom: Whom,
+        fanout: int,
+        merge: Merge,
+        patience_s: float,
+        codec: Codec | None = None,
     ) -> None:
         self._replica = replica
         self._when = when
@@ -51,10 +77,19 @@ class Pushes(Talk):
         self._known: dict[str, Acquaintance] = {}
         self._pushed_at_step = 0
         self._number = 0
+        self._codec = codec
+        self._initial: Vector | None = None
+        self._there: dict[str, _Image | None] = {}
+        """What each peer has of this node; `None`: who knows."""
+        self._here: dict[str, _Image] = {}
+        """What this node has of each peer."""
+        self._offered: dict[str, _Image] = {}
+        """What a peer will have when it acknowledges."""
         self._spawn: Spawn | None = None
 
     def start(self, spawn: Spawn) -> None:
         self._spawn = spawn
+        self._initial = self._replica.read(Quantity.PARAMETERS)
         spawn(self._listen())
         spawn(self._hear_acknowledgements())
 
@@ -90,11 +125,11 @@ class Pushes(Talk):
             self._spawn(self._send(name, self._number, arrival))
 
     async def _send(self, name: str, number: int, arrival: Arrival) -> None:
-        head = _HEAD.pack(number, arrival.sent_s, arrival.weight)
-        body = arrival.values.tobytes() + arrival.work.tobytes()
+        base, values = self._write(name, number, arrival.values)
+        head = _HEAD.pack(number, base, arrival.sent_s, arrival.weight)
         try:
             async with asyncio.timeout(self._patience_s):
-                await self._replica.world.peer(name).send(PUSH, head, body)
+                await self._replica.world.peer(name).send(PUSH, head, values + arrival.work.tobytes())
         except TimeoutError:
             known = self._known[name]
             known.since = None
@@ -102,19 +137,39 @@ class Pushes(Talk):
             if self._merge.conserves_mass:
                 self._arrivals.append(arrival)
 
+    def _write(self, name: str, number: int, values: Vector) -> tuple[int, bytes]:
+        """What a push to a peer says, and the push that it builds on."""
+        if self._codec is None:
+            return 0, values.tobytes()
+        assert self._initial is not None
+        there = self._there.get(name, _Image(self._initial))
+        if there is None:  # begin again with everything, in the number that means so
+            self._offered[name] = _Image(values, number)
+            return number, values.tobytes()
+        encoded = self._codec.encode(torch.from_numpy(values - there.values), number)
+        decoded = self._codec.decode(encoded, len(values), number).numpy()
+        self._offered[name] = _Image(there.values + decoded, number)
+        return there.number, encoded.numpy().tobytes()
+
     async def _listen(self) -> None:
         world = self._replica.world
         assert self._spawn is not None
         while True:
             message = await world.receive(PUSH)
-            self._arrivals.append(self._read(message))
-            acknowledge = world.peer(message.sender).send(ACKNOWLEDGEMENT, message.head[:4], lane=Lane.CONTROL)
-            self._spawn(acknowledge)
+            arrival = self._read(message)
+            if arrival:
+                self._arrivals.append(arrival)
+            (number,) = struct.unpack_from("<I", message.head)
+            answer = _ACK.pack(number, arrival is not None)
+            self._spawn(world.peer(message.sender).send(ACKNOWLEDGEMENT, answer, lane=Lane.CONTROL))
 
-    def _read(self, message: Message) -> Arrival:
-        _, sent_s, weight = _HEAD.unpack(message.head)
+    def _read(self, message: Message) -> Arrival | None:
+        number, base, sent_s, weight = _HEAD.unpack(message.head)
         size = len(message.body) - 8 * len(self._replica.members)
-        values = np.frombuffer(message.body[:size], dtype=np.float32)
+        read = self._read_values(message.sender, number, base, message.body[:size])
+        if read is None:
+            return None
+        values, told = read
         work = np.frombuffer(message.body[size:], dtype=np.int64)
         world = self._replica.world
         world.record(
@@ -128,12 +183,37 @@ class Pushes(Talk):
                 late=True,
             )
         )
-        return Arrival(message.sender, sent_s, values, work, weight)
+        return Arrival(message.sender, sent_s, values, work, weight, told)
+
+    def _read_values(
+        self, sender: str, number: int, base: int, body: Body
+    ) -> tuple[Vector, NDArray[np.bool_] | None] | None:
+        """A peer's model, and what of it is new; `None` if it builds on a push that this node does not have."""
+        if self._codec is None:
+            return np.frombuffer(body, dtype=np.float32), None
+        assert self._initial is not None
+        told = None
+        if base == number:
+            values = np.frombuffer(body, dtype=np.float32)
+        else:
+            here = self._here.get(sender, _Image(self._initial))
+            if here.number != base:
+                return None
+            encoded = torch.frombuffer(bytearray(body), dtype=torch.uint8)
+            change = self._codec.decode(encoded, len(here.values), number).numpy()
+            values = here.values + change
+            told = change != 0 if self._codec.sparse else None
+        self._here[sender] = _Image(values, number)
+        return values, told
 
     async def _hear_acknowledgements(self) -> None:
         world = self._replica.world
         while True:
             message = await world.receive(ACKNOWLEDGEMENT)
+            number, read = _ACK.unpack(message.head)
+            offered = self._offered.get(message.sender)
+            if offered and offered.number == number:
+                self._there[message.sender] = offered if read else None
             known = self._known[message.sender]
             if known.since is not None:
                 known.acknowledged(world.now - known.since)

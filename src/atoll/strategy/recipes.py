@@ -123,6 +123,7 @@ def gossip(
     aware: bool = False,
     merge: Literal["drift", "equal", "age", "pushsum"] = "drift",
     patience_s: float = 30.0,
+    codec: Codec | None = None,
 ) -> Talk:
     """Every so many steps a node pushes its model to a few peers and merges what others pushed to it.
 
@@ -136,6 +137,7 @@ def gossip(
         fanout=fanout,
         merge=MERGES[merge],
         patience_s=patience_s,
+        codec=codec,
     )
 
 

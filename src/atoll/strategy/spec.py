@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from atoll.codec import CODECS, Codec, parse_codec
 from atoll.codec.reduce import Coded, fitting
+from atoll.codec.transform import Cosine, LowRank
 from atoll.errors import StrategyError, nearest
 from atoll.strategy.replica import Replica
 from atoll.strategy.talk import Strategy, Talk
@@ -115,7 +116,18 @@ def parse_strategy(text: str) -> Strategy:
         chosen[key] = settings[key].read(value, where)
     if chosen.get("codec") and "via" in settings:
         fitting(chosen.get("via", settings["via"].default), Coded(chosen["codec"]), f"strategy {text!r}")
+    if chosen.get("codec") and name == "gossip":
+        _refuse_for_pushes(chosen["codec"], chosen.get("merge", "drift"), f"strategy {text!r}")
     return Strategy(text, partial(_join, found.make, chosen))
+
+
+def _refuse_for_pushes(codec: Codec, merge: str, where: str) -> None:
+    if merge != "drift":
+        raise StrategyError(
+            f"{where}: a push in a codec is not a whole model, which {merge!r} needs: expected merge=drift"
+        )
+    if isinstance(codec, (Cosine, LowRank)):
+        raise StrategyError(f"{where}: a push must tell some values as they are, and this codec tells mixtures of them")
 
 
 def _join(make: Callable[..., Talk], chosen: dict[str, Any], replica: Replica) -> Talk:
