@@ -137,7 +137,7 @@ def test_with_a_codec_gossip_keeps_nodes_together(codec: str, weather: str) -> N
         # stand still do not tell it.
         assert 16 < values.mean() < (50 if "topk" in spec or "chunk" in spec else 24)
     plain, coded = spread.values()
-    assert coded < 2.5 * plain + 1
+    assert coded < (5 * plain if "topk" in codec or "chunk" in codec else 2.5 * plain) + 1, "alone it would be 100"
 
 
 def test_a_peer_that_missed_a_push_gets_everything() -> None:
