@@ -1,6 +1,5 @@
 """Many runs, a few at a time, each in a process of its own making."""
 
-import os
 import signal
 import threading
 from collections.abc import Generator
@@ -55,4 +54,4 @@ def _end_with_the_first() -> None:
     first = parent_process()
     assert first is not None
     first.join()
-    os._exit(1)
+    signal.raise_signal(signal.SIGKILL)
