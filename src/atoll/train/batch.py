@@ -1,7 +1,6 @@
 """Many runs, a few at a time, each in a process of its own making."""
 
 import signal
-import threading
 from collections.abc import Generator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from multiprocessing import get_context, parent_process
@@ -44,14 +43,14 @@ def run_all(
 
 def _begin() -> None:
     """Ctrl-C goes to the whole group of processes; it is the first one's business to end the others.  If it was killed
-    and cannot, they end by themselves.
+    and cannot, they end by themselves: they look every second.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_the_first, daemon=True).start()
+    signal.signal(signal.SIGALRM, _end_with_the_first)
+    signal.setitimer(signal.ITIMER_REAL, 1.0, 1.0)
 
 
-def _end_with_the_first() -> None:
+def _end_with_the_first(number: int, frame: object) -> None:  # noqa: ARG001 - what a handler is called with
     first = parent_process()
-    assert first is not None
-    first.join()
-    signal.raise_signal(signal.SIGKILL)
+    if first is None or not first.is_alive():
+        signal.raise_signal(signal.SIGKILL)
