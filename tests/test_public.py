@@ -45,7 +45,7 @@ PUBLIC = {
     ],
     "atoll.world": ["IDEAL", "Lane", "Message", "Peer", "Physics", "Simulation", "World"],
     "atoll.codec": ["CODECS", "Codec", "Feedback", "parse_codec"],
-    "atoll.exchange": ["Body", "COLLECTIVES", "Collective", "Round", "Vector", "broadcast"],
+    "atoll.exchange": ["Body", "COLLECTIVES", "Collective", "Round", "SendLog", "Spawn", "Vector", "broadcast"],
     "atoll.strategy": [
         "Quantity",
         "RECIPES",
@@ -76,6 +76,7 @@ PUBLIC = {
         "FinalTested",
         "LinkChanged",
         "MeanTested",
+        "Planned",
         "ReachChanged",
         "Recorder",
         "RunEnded",

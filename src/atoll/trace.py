@@ -28,6 +28,7 @@ __all__ = [
     "FinalTested",
     "LinkChanged",
     "MeanTested",
+    "Planned",
     "ReachChanged",
     "Recorder",
     "RunEnded",
@@ -162,6 +163,19 @@ class ContributionRefused(Event):
     node: str
     name: str
     why: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Planned(Event):
+    """A node decided how an exchange is to go: which way, how much of the update, and how long that should take."""
+
+    node: str
+    name: str
+    via: str
+    ratio: float
+    seconds: float
+    why: str
+    """`first`, `gain` or `links` where the decision is another one than before."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

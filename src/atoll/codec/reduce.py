@@ -6,7 +6,7 @@ always added exactly.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol
+from typing import Literal
 
 import numpy as np
 import torch
@@ -16,7 +16,8 @@ from atoll.codec.bits import pack, packed_size, unpack, width
 from atoll.codec.dense import Dense
 from atoll.codec.sparse import kept
 from atoll.errors import StrategyError
-from atoll.exchange import COLLECTIVES, Body, Round, Vector, broadcast
+from atoll.exchange import COLLECTIVES, Body, Round, Spawn, Vector, broadcast
+from atoll.world.base import World
 
 __all__ = ["AgreedTopK", "Coded", "Plain", "Reduced", "Reduction", "fitting"]
 
@@ -29,6 +30,8 @@ class Reduced:
     tail: Vector
     unsent: Vector | None = None
     """What of the member's own values is not in the total; `None`: nothing."""
+    via: str = ""
+    """How it went, where the reduction chose that itself."""
 
 
 def fitting(via: str, reduction: "Reduction", where: str = "strategy") -> str:
@@ -43,26 +46,34 @@ def fitting(via: str, reduction: "Reduction", where: str = "strategy") -> str:
     return via
 
 
-class Reduction(Protocol):
+class Reduction:
     """One way to add up."""
+
+    __slots__ = ()
 
     @property
     def vias(self) -> tuple[str, ...]:
         """The collectives that it can go by."""
+        raise NotImplementedError
 
     @property
     def exact(self) -> bool:
         """Whether all of every value arrives."""
+        raise NotImplementedError
 
-    async def __call__(self, meeting: Round, values: Vector, tail: Vector, via: str) -> Reduced: ...
+    def start(self, world: World, members: tuple[str, ...], spawn: Spawn) -> None:
+        """Called once, before the first round."""
+
+    async def __call__(self, meeting: Round, values: Vector, tail: Vector, via: str) -> Reduced:
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
-class Plain:
+class Plain(Reduction):
     """Every value as it is, by any collective."""
 
-    exact: ClassVar[bool] = True
-    vias: ClassVar[tuple[str, ...]] = tuple(COLLECTIVES)
+    exact = True
+    vias = tuple(COLLECTIVES)
 
     async def __call__(self, meeting: Round, values: Vector, tail: Vector, via: str) -> Reduced:
         total = await COLLECTIVES[via](meeting, np.concatenate([values, tail]))
@@ -70,7 +81,7 @@ class Plain:
 
 
 @dataclass(frozen=True, slots=True)
-class Coded:
+class Coded(Reduction):
     """Values through a codec.
 
     Forms that can be added go by any collective.  Others are decoded, added and encoded again by whoever adds them up
@@ -190,7 +201,7 @@ class Coded:
 
 
 @dataclass(frozen=True, slots=True)
-class AgreedTopK:
+class AgreedTopK(Reduction):
     """AR-Topk (Tyagi & Swany, 2023): one member's largest values say which places all of them send.
 
     STAR: members lead in turn.  VAR: whose largest values weigh the most, found by an all-gather of one number each.
@@ -199,8 +210,8 @@ class AgreedTopK:
     ratio: float = 0.01
     lead: Literal["star", "var"] = "star"
 
-    exact: ClassVar[bool] = False
-    vias: ClassVar[tuple[str, ...]] = tuple(COLLECTIVES)
+    exact = False
+    vias = tuple(COLLECTIVES)
 
     async def __call__(self, meeting: Round, values: Vector, tail: Vector, via: str) -> Reduced:
         count = len(values)

@@ -1,6 +1,6 @@
 """How vectors are combined between nodes: collectives in which everybody takes part."""
 
 from atoll.exchange.collectives import COLLECTIVES, Collective, broadcast
-from atoll.exchange.round import Body, Round, Vector
+from atoll.exchange.round import Body, Round, SendLog, Spawn, Vector
 
-__all__ = ["COLLECTIVES", "Body", "Collective", "Round", "Vector", "broadcast"]
+__all__ = ["COLLECTIVES", "Body", "Collective", "Round", "SendLog", "Spawn", "Vector", "broadcast"]

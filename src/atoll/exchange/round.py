@@ -5,20 +5,48 @@ channels and bytes.  Rounds have names, never step counts, so nodes that are ahe
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from atoll.world.base import Lane, World
+from atoll.world.base import Lane, World, frame_bytes
 
-__all__ = ["Body", "Round", "Vector"]
+__all__ = ["Body", "Round", "SendLog", "Spawn", "Vector"]
+
+T = TypeVar("T")
 
 Vector: TypeAlias = NDArray[np.float32]
 Body: TypeAlias = bytes | memoryview
+
+
+class Spawn(Protocol):
+    """Runs something in the background."""
+
+    def __call__(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]: ...
+
+
+class SendLog:
+    """What left a node in a round, and when."""
+
+    def __init__(self) -> None:
+        self.total_bytes = 0
+        self._spans: list[tuple[float, float]] = []
+
+    def add(self, began_s: float, ended_s: float, size: int) -> None:
+        self.total_bytes += size
+        self._spans.append((began_s, ended_s))
+
+    def busy_s(self) -> float:
+        """How long something was on its way out."""
+        total, until = 0.0, -1.0
+        for began, ended in sorted(self._spans):
+            total += max(0.0, ended - max(began, until))
+            until = max(until, ended)
+        return total
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +58,7 @@ class Round:
     members: tuple[str, ...]
     key: int = 0
     """A number that all members have in common, for what they draw alike."""
+    log: SendLog | None = None
 
     @property
     def rank(self) -> int:
@@ -79,8 +108,14 @@ class Sender:
 
     def raw(self, rank: int, tag: str, body: Body) -> asyncio.Task[None]:
         """The same for bytes."""
-        peer = self._meeting.world.peer(self._meeting.members[rank])
-        return self._group.create_task(peer.send(f"{self._meeting.name}/{tag}", body=body, lane=Lane.BULK))
+        return self._group.create_task(self._send(rank, f"{self._meeting.name}/{tag}", body))
+
+    async def _send(self, rank: int, channel: str, body: Body) -> None:
+        world, log = self._meeting.world, self._meeting.log
+        began = world.now
+        await world.peer(self._meeting.members[rank]).send(channel, body=body, lane=Lane.BULK)
+        if log is not None:
+            log.add(began, world.now, frame_bytes(channel, b"", body))
 
     async def has_left(self, rank: int, sending: asyncio.Task[None]) -> None:
         """Returns when a message has left or its receiver cannot be reached, so that others need not wait for it."""

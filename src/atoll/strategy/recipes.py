@@ -9,6 +9,7 @@ from functools import partial
 from typing import Literal
 
 from atoll.codec import Codec
+from atoll.codec.flexible import Flexible
 from atoll.codec.reduce import Coded, Plain, Reduction
 from atoll.codec.sparse import ChunkTopK
 from atoll.strategy.ahead import Ahead, Blend, OwnSteps, SharedSteps
@@ -24,7 +25,7 @@ from atoll.strategy.talk import Silence, Talk
 from atoll.strategy.when import Called, Every
 from atoll.strategy.whom import Aware, Exponential, Uniform
 
-__all__ = ["allreduce", "daso", "decent", "diloco", "fda", "gossip", "none", "selsync", "sparseloco", "ssp"]
+__all__ = ["allreduce", "daso", "decent", "diloco", "fda", "flexible", "gossip", "none", "selsync", "sparseloco", "ssp"]
 
 Via = Literal["auto", "star", "gather", "direct", "ring", "tree", "hd", "best"]
 MERGES: dict[str, Merge] = {"drift": Drift(), "equal": Equal(), "age": ByAge(), "pushsum": PushSum()}
@@ -273,4 +274,33 @@ def daso(replica: Replica, *, every: int = 4, via: Via = "auto", codec: Codec | 
         patience=2.0,
         ahead=partial(Blend, len(replica.members)),
         reduction=_reduction(codec),
+    )
+
+
+@recipe
+def flexible(
+    replica: Replica,
+    *,
+    every: int = 1,
+    lead: Literal["star", "var"] = "star",
+    ratio: float = 0.0,
+    way: Literal["best", "own", "star", "gather", "direct", "ring", "tree", "hd"] = "best",
+    quantity: Literal["gradient", "parameters"] = "gradient",
+    overlap: bool = False,
+    patience: float = 2.0,
+) -> Talk:
+    """Compressed gradients whose size, and the collective that carries them, follow the links of now.
+
+    Rule: AR-Topk (one leader's largest places, error feedback), or all-gather; ratio at the knee of time and gain.
+    Paper: Tyagi & Swany, Flexible Communication for Optimal Distributed Learning over Unpredictable Networks, 2023.
+    """
+    return Rounds(
+        replica,
+        when=Every(every),
+        quantity=Quantity(quantity),
+        via="auto",
+        weight=Mean(),
+        overlap=overlap,
+        patience=patience,
+        reduction=Flexible(lead=lead, ratio=ratio, via="" if way == "best" else way),
     )

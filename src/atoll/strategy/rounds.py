@@ -99,6 +99,7 @@ class Rounds(Talk):
     def start(self, spawn: Spawn) -> None:
         self._spawn = spawn
         self._when.start(self._replica, spawn)
+        self._reduction.start(self._replica.world, self._replica.members, spawn)
         initial = self._replica.read(Quantity.PARAMETERS)
         for lane in self._lanes:
             lane.start(initial[lane.span])
@@ -201,7 +202,7 @@ class Rounds(Talk):
                 at=world.now,
                 node=world.name,
                 name=f"round {pending.number}",
-                via=pending.via,
+                via=result.via or pending.via,
                 since=pending.since,
                 members=len(replica.members),
                 late=late,

@@ -4,22 +4,13 @@ A `Strategy` is a frozen value that can be compared, printed and sent to another
 `strategy.talk(replica)` gives the conversation of that one node: the only place where a strategy keeps state.
 """
 
-import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
 
+from atoll.exchange import Spawn
 from atoll.strategy.replica import Replica
 
 __all__ = ["Silence", "Spawn", "Strategy", "Talk"]
-
-T = TypeVar("T")
-
-
-class Spawn(Protocol):
-    """Runs something in the background."""
-
-    def __call__(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]: ...
 
 
 class Talk:

@@ -1,0 +1,223 @@
+"""Flexible communication (Tyagi & Swany, 2023): how much is sent, and by which collective, follow the links of now.
+
+Every member measures its own links from ordinary traffic and small, seldom probes, and how much of its update each
+ratio would keep; these numbers travel in the round's tail.  So all members know the same of all links and decide alike,
+without another message: the ratio at the knee between the time of an exchange and what it keeps, and for it the
+cheapest of AR-Topk by each collective and of an all-gather of everybody's own largest values.
+"""
+
+import asyncio
+import dataclasses
+import math
+import struct
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from atoll.codec.bits import packed_size, width
+from atoll.codec.reduce import AgreedTopK, Coded, Reduced, Reduction
+from atoll.codec.sparse import TopK, kept
+from atoll.exchange import COLLECTIVES, Round, SendLog, Spawn, Vector
+from atoll.exchange.cost import Links, broadcast_s, collective_s
+from atoll.trace import Planned
+from atoll.world.base import FRAME_BYTES, Lane, World
+
+__all__ = ["RATIOS", "Flexible", "Plan", "knee"]
+
+RATIOS = tuple(float(ratio) for ratio in np.geomspace(0.1, 0.001, 9))
+TIME_WEIGHT, GAIN_WEIGHT = 0.6, 0.4
+PROBE_S = 5.0
+HYSTERESIS = 0.9
+"""Another collective must take less than this much of the time."""
+MOVED = 0.1
+"""Gains or links that moved by more than this are a reason to think again."""
+_PING = struct.Struct("<Q")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the next exchange will be."""
+
+    ratio: float
+    via: str
+    """A collective for AR-Topk's values, or `own`: everybody's own largest values to everybody."""
+    seconds: float
+
+
+def knee(times: list[float], gains: list[float]) -> int:
+    """Which candidate is the best compromise of short steps and high gain: the least 0.6·log time + 0.4·log 1/gain.
+
+    Logarithms, so that a tenth less time is worth the same wherever the scale lies; and whole steps, computing
+    included, so that an exchange that hardly shows is not made smaller still.  Such a point lies on the Pareto front.
+    There are few candidates in one dimension: all are looked at.
+    """
+    scores = [
+        TIME_WEIGHT * math.log(max(time, 1e-12)) - GAIN_WEIGHT * math.log(max(gain, 1e-12))
+        for time, gain in zip(times, gains, strict=True)
+    ]
+    return scores.index(min(scores))
+
+
+class Flexible(Reduction):
+    """Chooses anew when gains or links have moved.
+
+    Args:
+        lead: whose places are sent by AR-Topk.
+        ratio: a fixed ratio; 0: chosen.
+        via: a fixed way; empty: chosen.
+    """
+
+    exact = False
+    vias = ("flexible",)
+
+    def __init__(self, *, lead: Literal["star", "var"] = "star", ratio: float = 0.0, via: str = "") -> None:
+        self._lead: Literal["star", "var"] = lead
+        self._ratio = ratio
+        self._via = via
+        self._plan: Plan | None = None
+        self._planned_for: tuple[Vector, Vector] | None = None
+        self._gains = np.ones(len(RATIOS), dtype=np.float32)
+        self._known: Links | None = None
+        self._latency: dict[str, float] = {}
+        self._asked: dict[str, float] = {}
+        self._up_s: float | None = None
+        self._compute_s = 0.0
+        self._done_s = 0.0
+
+    # What this member sees ---
+
+    def start(self, world: World, members: tuple[str, ...], spawn: Spawn) -> None:
+        others = [name for name in members if name != world.name]
+        spawn(self._answer(world, spawn))
+        spawn(self._hear(world))
+        spawn(self._probe(world, others, spawn))
+
+    async def _probe(self, world: World, others: list[str], spawn: Spawn) -> None:
+        number = 0
+        while True:
+            for name in others:
+                if name not in self._asked:
+                    number += 1
+                    self._asked[name] = world.now
+                    spawn(world.peer(name).send("ping", _PING.pack(number), lane=Lane.CONTROL))
+            await asyncio.sleep(PROBE_S)
+
+    async def _answer(self, world: World, spawn: Spawn) -> None:
+        while True:
+            message = await world.receive("ping")
+            spawn(world.peer(message.sender).send("pong", message.head, lane=Lane.CONTROL))
+
+    async def _hear(self, world: World) -> None:
+        while True:
+            message = await world.receive("pong")
+            self._latency[message.sender] = (world.now - self._asked.pop(message.sender)) / 2
+
+    def _report(self, members: tuple[str, ...], values: Vector, computed_s: float) -> Vector:
+        """Own latencies and uplink, the squares that each ratio keeps of the own update, and how long that took to make."""
+        latency = [self._latency.get(name, 0.0) for name in members]
+        squares = np.square(values)
+        most = kept(len(values), max(RATIOS))
+        largest = np.sort(np.partition(squares, len(squares) - most)[len(squares) - most :])[::-1]
+        sums = np.cumsum(largest, dtype=np.float64)
+        keeps = [sums[kept(len(values), ratio) - 1] for ratio in RATIOS]
+        numbers = [*latency, self._up_s or 0.0, *keeps, squares.sum(dtype=np.float64), computed_s]
+        return np.array(numbers, dtype=np.float32)
+
+    def _observe(self, log: SendLog) -> None:
+        """Seconds a byte of the own uplink, from what left and how long it was busy."""
+        if log.total_bytes >= 2000 and log.busy_s() > 0:
+            seen = log.busy_s() / log.total_bytes
+            self._up_s = seen if self._up_s is None else 0.3 * self._up_s + 0.7 * seen
+
+    # What all members decide alike ---
+
+    def _learn(self, reports: Vector, members: int) -> None:
+        rows = reports.reshape(members, -1).astype(np.float64)
+        latency, up_s = rows[:, :members], rows[:, members]
+        keeps, total = rows[:, members + 1 : -2].sum(0), rows[:, -2].sum()
+        self._compute_s = float(rows[:, -1].max())
+        if total > 0:
+            fresh = (keeps / total).astype(np.float32)
+            self._gains = 0.9 * self._gains + 0.1 * fresh if self._known else fresh
+        if (up_s > 0).all() and (latency + np.eye(members) > 0).all():
+            self._known = Links((latency + latency.T) / 2, up_s, up_s)
+
+    def _decide(self, count: int, tail_bytes: int) -> tuple[Plan, str]:
+        """The plan for a vector of so many values, and why it is another one than before."""
+        if self._known is None:
+            return self._plan or Plan(self._ratio or RATIOS[len(RATIOS) // 2], self._via or "direct", 0.0), ""
+        picture = (
+            self._gains.copy(),
+            np.array([self._known.latency_s.max(), self._known.up_s.max()], dtype=np.float32),
+        )
+        before, why = self._planned_for, "first"
+        if before is not None and self._plan is not None:
+            moved = [_moved(now, then) for now, then in zip(picture, before, strict=True)]
+            if max(moved) <= MOVED:
+                return dataclasses.replace(self._plan, seconds=self._cost(self._plan, count, tail_bytes)), ""
+            why = "gain" if moved[0] > moved[1] else "links"
+        best = [self._cheapest(ratio, count, tail_bytes) for ratio in ((self._ratio,) if self._ratio else RATIOS)]
+        steps = [self._compute_s + plan.seconds for plan in best]
+        self._planned_for = picture
+        return best[0 if self._ratio else knee(steps, self._gains.tolist())], why
+
+    def _cheapest(self, ratio: float, count: int, tail_bytes: int) -> Plan:
+        ways = (self._via,) if self._via else ("own", *COLLECTIVES)
+        plans = [Plan(ratio, via, 0.0) for via in ways]
+        plans = [dataclasses.replace(plan, seconds=self._cost(plan, count, tail_bytes)) for plan in plans]
+        found = min(plans, key=lambda plan: plan.seconds)
+        if self._plan is not None and self._plan.via in ways:
+            same = plans[ways.index(self._plan.via)]
+            if found.seconds > HYSTERESIS * same.seconds:
+                return same
+        return found
+
+    def _cost(self, plan: Plan, count: int, tail_bytes: int) -> float:
+        assert self._known is not None
+        links = self._known
+        frame = FRAME_BYTES + 20
+        if plan.via == "own":
+            return collective_s("gather", TopK(plan.ratio).size(count) + tail_bytes + frame, links)
+        keep = kept(count, plan.ratio)
+        seconds = broadcast_s(packed_size(keep, width(count - 1)) + frame, links)
+        if self._lead == "var":
+            seconds += collective_s("gather", 4 + frame, links)
+        pieces = links.size if plan.via in {"direct", "ring", "hd"} else 1
+        return seconds + collective_s(plan.via, 4 * keep + tail_bytes + pieces * frame, links)
+
+    async def __call__(self, meeting: Round, values: Vector, tail: Vector, via: str) -> Reduced:  # noqa: ARG002
+        members, rank = meeting.size, meeting.rank
+        report = self._report(meeting.members, values, meeting.world.now - self._done_s)
+        reports = np.zeros((members, len(report)), dtype=np.float32)
+        reports[rank] = report
+        full_tail = np.concatenate([tail, reports.ravel()])
+        plan, why = self._decide(len(values), 4 * len(full_tail))
+        self._plan = plan
+        if why or meeting.rank == 0:
+            meeting.world.record(
+                Planned(
+                    at=meeting.world.now,
+                    node=meeting.world.name,
+                    name=meeting.name,
+                    via=plan.via,
+                    ratio=plan.ratio,
+                    seconds=plan.seconds,
+                    why=why,
+                )
+            )
+        log = SendLog()
+        way: Reduction = Coded(TopK(plan.ratio)) if plan.via == "own" else AgreedTopK(plan.ratio, self._lead)
+        logged = dataclasses.replace(meeting, log=log)
+        result = await way(logged, values, full_tail, "gather" if plan.via == "own" else plan.via)
+        self._observe(log)
+        self._done_s = meeting.world.now
+        self._learn(result.tail[len(tail) :], members)
+        return dataclasses.replace(result, tail=result.tail[: len(tail)], via=f"{plan.via} {plan.ratio:.2g}")
+
+
+def _moved(now: Vector, then: Vector) -> float:
+    """The largest relative change."""
+    change = np.abs(now - then) / np.maximum(np.abs(then), 1e-9)
+    found = float(change.max())
+    return found if math.isfinite(found) else 1.0

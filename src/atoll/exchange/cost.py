@@ -1,0 +1,140 @@
+"""How long a collective will take on links as they are: uneven, and shared by what a node sends at once.
+
+A collective is a sequence of phases; in a phase some members send to others.  A phase ends when the slowest is done: a
+node's uplink carries all that it sends, its downlink all that it receives, and each message then takes its latency.
+"""
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Links", "broadcast_s", "collective_s", "ring_order"]
+
+Matrix = NDArray[np.float64]
+Sends = dict[tuple[int, int], float]
+"""Bytes from one rank to another."""
+BRUTE_FORCE = 8
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Links:
+    """What is known of the links between members, by rank."""
+
+    latency_s: Matrix
+    """One way, from row to column."""
+    up_s: Matrix
+    """Seconds a byte of each member's uplink."""
+    down_s: Matrix
+
+    @property
+    def size(self) -> int:
+        return len(self.up_s)
+
+    def ordered(self, order: Sequence[int]) -> "Links":
+        """The same links for members in another order."""
+        index = np.array(order)
+        return Links(self.latency_s[np.ix_(index, index)], self.up_s[index], self.down_s[index])
+
+    def phase_s(self, sends: Sends) -> float:
+        if not sends:
+            return 0.0
+        up, down = np.zeros(self.size), np.zeros(self.size)
+        for (sender, receiver), size in sends.items():
+            up[sender] += size
+            down[receiver] += size
+        busy = np.maximum(up * self.up_s, 0), np.maximum(down * self.down_s, 0)
+        return max(
+            float(max(busy[0][sender], busy[1][receiver]) + self.latency_s[sender, receiver])
+            for sender, receiver in sends
+        )
+
+
+def _phases(via: str, count: int, size: float) -> Iterator[Sends]:
+    """What is sent in each phase of a collective among `count` members of `size` bytes each."""
+    ranks = range(count)
+    share = size / count
+    pairs = [(i, j) for i in ranks for j in ranks if i != j]
+    if via == "gather":
+        yield dict.fromkeys(pairs, size)
+    elif via == "direct":
+        yield dict.fromkeys(pairs, share)
+        yield dict.fromkeys(pairs, share)
+    elif via == "star":
+        yield {(i, 0): size for i in ranks if i}
+        yield {(0, i): size for i in ranks if i}
+    elif via == "ring":
+        for _ in range(2 * (count - 1)):
+            yield {(i, (i + 1) % count): share for i in ranks}
+    elif via == "tree":
+        levels = range(math.ceil(math.log2(count)))
+        for level in levels:
+            yield {(i, i - (1 << level)): size for i in ranks if i % (2 << level) == 1 << level}
+        yield from _down(count, size)
+    elif via == "hd":
+        yield from _halving_doubling(count, size)
+    else:
+        raise ValueError(via)
+
+
+def _down(count: int, size: float) -> Iterator[Sends]:
+    for level in reversed(range(math.ceil(math.log2(count)))):
+        yield {(i, i + (1 << level)): size for i in range(0, count, 2 << level) if i + (1 << level) < count}
+
+
+def _halving_doubling(count: int, size: float) -> Iterator[Sends]:
+    core = 1 << (count.bit_length() - 1)
+    extra = range(core, count)
+    if extra:
+        yield {(i, i - core): size for i in extra}
+    distances = [core >> step for step in range(1, core.bit_length())]
+    halves = [{(i, i ^ distance): size * distance / core for i in range(core)} for distance in distances]
+    yield from halves
+    yield from reversed(halves)
+    if extra:
+        yield {(i - core, i): size for i in extra}
+
+
+def collective_s(via: str, size: float, links: Links) -> float:
+    """Seconds that an all-reduce of `size` bytes takes."""
+    return sum(links.phase_s(sends) for sends in _phases(via, links.size, size))
+
+
+def broadcast_s(size: float, links: Links) -> float:
+    """Seconds that one member's bytes take to all, down a binomial tree; the root is the worst one."""
+    worst = 0.0
+    for root in range(links.size):
+        turned = links.ordered([(root + i) % links.size for i in range(links.size)])
+        worst = max(worst, sum(turned.phase_s(sends) for sends in _down(links.size, size)))
+    return worst
+
+
+def ring_order(links: Links) -> tuple[int, ...]:
+    """The order of members whose ring has the least latency on its slowest hop, then in all.
+
+    All orders are tried where there are few members; else the nearest neighbour is taken next, and pairs of hops are
+    exchanged while that helps.
+    """
+    count = links.size
+
+    def cost(order: Sequence[int]) -> tuple[float, float]:
+        hops = [links.latency_s[order[i], order[(i + 1) % count]] for i in range(count)]
+        return max(hops), sum(hops)
+
+    if count <= BRUTE_FORCE:
+        return min(((0, *rest) for rest in itertools.permutations(range(1, count))), key=cost)
+    order = [0]
+    while len(order) < count:
+        left = [i for i in range(count) if i not in order]
+        order.append(min(left, key=lambda i: links.latency_s[order[-1], i]))
+    improved = True
+    while improved:
+        improved = False
+        for i, j in itertools.combinations(range(1, count), 2):
+            turned = [*order[:i], *reversed(order[i : j + 1]), *order[j + 1 :]]
+            if cost(turned) < cost(order):
+                order, improved = turned, True
+    return tuple(order)

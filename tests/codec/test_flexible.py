@@ -1,0 +1,84 @@
+"""How much and which way: the knee against its definition, and decisions against what then happens."""
+
+import dataclasses
+from statistics import median
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atoll.codec.flexible import GAIN_WEIGHT, RATIOS, TIME_WEIGHT, knee
+from atoll.network import load_network
+from atoll.strategy import parse_strategy
+from atoll.trace import Event, Exchanged, Planned
+from atoll.world import Physics
+from atoll.world.base import World
+from tests.strategy.nodes import Numbers, run_strategy
+
+
+@given(st.lists(st.tuples(st.floats(0.01, 10), st.floats(0.01, 1)), min_size=1, max_size=12))
+def test_the_knee_is_on_the_front_and_nobody_there_is_better(points: list[tuple[float, float]]) -> None:
+    times, gains = [time for time, _ in points], [gain for _, gain in points]
+    found = knee(times, gains)
+    costs = [1 / gain for gain in gains]
+    assert not any(times[j] < times[found] and costs[j] < costs[found] for j in range(len(points))), (
+        "nobody is better in both"
+    )
+    scores = [time**TIME_WEIGHT * cost**GAIN_WEIGHT for time, cost in zip(times, costs, strict=True)]
+    assert scores[found] <= min(scores) * (1 + 1e-9)
+
+
+class Watch:
+    def __init__(self) -> None:
+        self.planned: dict[str, Planned] = {}
+        self.taken: dict[str, float] = {}
+
+    def record(self, event: Event) -> None:
+        if isinstance(event, Planned) and event.node == "0":
+            self.planned[event.name] = event
+        if isinstance(event, Exchanged):
+            self.taken[event.name] = max(self.taken.get(event.name, 0.0), event.at - event.since)
+
+    def flush(self) -> None:
+        """Nothing waits."""
+
+
+def noisy(world: World) -> tuple[Numbers, Numbers]:
+    draw = np.random.default_rng(int(world.name))
+    return np.zeros(40_000), draw.standard_t(2, size=40_000)
+
+
+def test_it_follows_the_links_and_knows_what_an_exchange_takes() -> None:
+    """The four phases of flexible-c1 in little: fast, slow, slow and far, far."""
+    net = load_network("flexible-c1")
+    net = dataclasses.replace(net, run_s=160.0)
+    watch = Watch()
+    replicas = run_strategy(net, parse_strategy("flexible"), noisy, steps=250, physics=Physics(), trace=watch)
+    ends = [replica.values for replica in replicas.values()]
+    assert all(np.allclose(end, ends[0], rtol=1e-4, atol=1e-4) for end in ends)
+    off = [
+        abs(plan.seconds / watch.taken[name] - 1)
+        for name, plan in watch.planned.items()
+        if plan.seconds > 0 and name in watch.taken
+    ]
+    assert len(off) > 100
+    assert median(off) < 0.25
+    by_phase: dict[int, list[float]] = {}
+    for plan in watch.planned.values():
+        if plan.seconds > 0:
+            by_phase.setdefault(min(3, int(plan.at // 40)), []).append(plan.ratio)
+    assert median(by_phase[0]) >= median(by_phase[1]), "less is said when the rate is a twenty-fifth"
+    assert {plan.why for plan in watch.planned.values()} >= {"first", "links"}
+
+
+def test_a_fixed_ratio_and_way_are_kept() -> None:
+    net = load_network("flexible-c1")
+    watch = Watch()
+    run_strategy(net, parse_strategy("flexible:ratio=0.01,way=tree,var"), noisy, steps=10, trace=watch)
+    assert {(plan.ratio, plan.via) for plan in watch.planned.values()} == {(0.01, "tree")}
+
+
+def test_candidates() -> None:
+    assert RATIOS[0] == 0.1
+    assert abs(RATIOS[-1] - 0.001) < 1e-12
+    assert list(RATIOS) == sorted(RATIOS, reverse=True)
