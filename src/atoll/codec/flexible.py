@@ -114,7 +114,7 @@ class Flexible(Reduction):
             self._latency[message.sender] = (world.now - self._asked.pop(message.sender)) / 2
 
     def _report(self, members: tuple[str, ...], values: Vector, computed_s: float) -> Vector:
-        """Own latencies and uplink, the squares that each ratio keeps of the own update, and how long that took to make."""
+        """Own latencies and uplink, the squares that each ratio keeps of the own update, and what making it took."""
         latency = [self._latency.get(name, 0.0) for name in members]
         squares = np.square(values)
         most = kept(len(values), max(RATIOS))
