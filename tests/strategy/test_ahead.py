@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll.exchange import Vector
-from atoll.strategy.ahead import Ahead, Blend, OwnSteps, SharedSteps, Steps
+from atoll.strategy.ahead import Ahead, Blend, Consensus, OwnSteps, SharedSteps, Steps
 
 
 def vector(*values: float) -> Vector:
@@ -62,3 +62,22 @@ def test_dasos_blend() -> None:
     own, mean = 7.0, 3.0
     x = mean + Blend(4)(vector(mean), vector(own), vector(0), Steps(10, 3))[0]
     assert x == pytest.approx((2 * 3 * own + 4 * mean) / (2 * 3 + 4))
+
+
+def test_consensus_finds_what_all_agree_on() -> None:
+    """Each node's own loss is (x − a)²/2: they must meet at the mean of all a, though every gradient pulls apart."""
+    wants = [1.0, 5.0, 12.0]
+    parts = [Consensus(pull=1.0) for _ in wants]
+    models = [0.0, 0.0, 0.0]
+    for _ in range(60):
+        mean = vector(np.mean([part.contribution(vector(x))[0] for part, x in zip(parts, models, strict=True)]))
+        models = [
+            float((mean + part(mean, vector(x), vector(0), Steps(1, 0)))[0])
+            for part, x in zip(parts, models, strict=True)
+        ]
+        for _ in range(20):
+            for place, (part, want) in enumerate(zip(parts, wants, strict=True)):
+                pull = part.pull(vector(models[place]))
+                assert pull is not None
+                models[place] -= 0.2 * (models[place] - want + float(pull[0]))
+    assert models == pytest.approx([6.0, 6.0, 6.0], abs=0.05)

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atoll.strategy.outer import Nesterov, TakeMean
+from atoll.strategy.outer import HeavyBall, Nesterov, TakeMean
 
 
 def test_the_mean_is_taken_as_it_is() -> None:
@@ -37,3 +37,22 @@ def test_without_momentum_at_rate_one_it_is_the_mean() -> None:
     outer.start(np.zeros(3, dtype=np.float32))
     mean = np.array([1, -2, 3], dtype=np.float32)
     assert outer(mean).tolist() == mean.tolist()
+
+
+def test_nolocos_rule_as_it_is_written() -> None:
+    """m ← μm + η·mean(θ−φ) + η(mean φ − φ), over a pair whose φ differ."""
+    draw = np.random.default_rng(1)
+    slow = [draw.normal(size=4), draw.normal(size=4)]
+    moves = [np.zeros(4), np.zeros(4)]
+    outers = [HeavyBall(rate=0.7, momentum=0.5), HeavyBall(rate=0.7, momentum=0.5)]
+    for outer, phi in zip(outers, slow, strict=True):
+        outer.start(phi.astype(np.float32))
+    for _ in range(5):
+        fast = [phi + draw.normal(size=4) for phi in slow]
+        learned = np.mean([theta - phi for theta, phi in zip(fast, slow, strict=True)], axis=0)
+        middle = np.mean(slow, axis=0)
+        moves = [0.5 * move + 0.7 * learned + 0.7 * (middle - phi) for move, phi in zip(moves, slow, strict=True)]
+        slow = [phi + move for phi, move in zip(slow, moves, strict=True)]
+        mean = np.mean(fast, axis=0).astype(np.float32)
+        for outer, phi in zip(outers, slow, strict=True):
+            np.testing.assert_allclose(outer(mean), phi, rtol=1e-4, atol=1e-5)

@@ -1,7 +1,10 @@
 import math
 import random
 
-from atoll.strategy.whom import Acquaintance, Aware, Uniform
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atoll.strategy.whom import Acquaintance, Aware, Exponential, Pairs, Uniform
 
 
 def test_uniform_takes_what_there_is() -> None:
@@ -30,3 +33,23 @@ def test_acquaintance_is_a_running_mean() -> None:
     known.acknowledged(2.0)
     known.acknowledged(4.0)
     assert known.seconds == 0.7 * 2 + 0.3 * 4
+
+
+@given(count=st.integers(2, 17), number=st.integers(0, 500))
+def test_pairs_are_the_same_for_both_and_nobody_is_in_two(count: int, number: int) -> None:
+    members = tuple(f"n{place}" for place in range(count))
+    groups = {name: Pairs(name, members)(number) for name in members}
+    for name, group in groups.items():
+        assert name in group
+        assert len(group) <= 2
+        assert all(groups[other] == group for other in group)
+    assert sum(len(group) == 1 for group in groups.values()) == count % 2
+
+
+def test_one_peer_at_a_time_in_growing_steps() -> None:
+    members = tuple(f"n{place}" for place in range(8))
+    whom = Exponential("n6", members)
+    others = [name for name in members if name != "n6"]
+    draw = random.Random(0)
+    assert [whom(others, 1, {}, draw) for _ in range(4)] == [["n7"], ["n0"], ["n2"], ["n7"]]
+    assert whom([], 1, {}, draw) == []

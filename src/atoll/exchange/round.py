@@ -7,7 +7,7 @@ channels and bytes.  Rounds have names, never step counts, so nodes that are ahe
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
@@ -59,6 +59,10 @@ class Round:
     key: int = 0
     """A number that all members have in common, for what they draw alike."""
     log: SendLog | None = None
+
+    def named(self, name: str) -> "Round":
+        """The same meeting for another collective."""
+        return replace(self, name=name)
 
     @property
     def rank(self) -> int:

@@ -3,13 +3,13 @@
 A part holds one node's state.  It is told of every mean that is taken, and returns what to put on top of it.
 """
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
 from atoll.exchange import Vector
 
-__all__ = ["Ahead", "Blend", "OwnSteps", "SharedSteps", "Steps"]
+__all__ = ["Ahead", "Blend", "Consensus", "OwnSteps", "SharedSteps", "Steps"]
 
 
 TRUSTED_STEPS = 4
@@ -22,7 +22,7 @@ class Steps(NamedTuple):
     since: int
 
 
-class Ahead(Protocol):
+class Ahead:
     """What a node puts on top of a late mean, and what it contributes to the next."""
 
     def __call__(self, mean: Vector, own: Vector, drift: Vector, steps: Steps) -> Vector:
@@ -34,22 +34,25 @@ class Ahead(Protocol):
             drift: what the node's own steps since the snapshot have changed in it.
             steps: when the snapshot was taken, and how many steps the node has done since.
         """
+        raise NotImplementedError
 
     def contribution(self, snapshot: Vector) -> Vector:
         """What a node whose model is `snapshot` gives to the round that it begins."""
+        return snapshot
+
+    def pull(self, values: Vector) -> Vector | None:  # noqa: ARG002 - for those who pull
+        """What to add to the gradient at every step; `None`: nothing."""
+        return None
 
 
-class OwnSteps:
+class OwnSteps(Ahead):
     """The node's own steps: x ← mean + (x − snapshot)."""
 
     def __call__(self, mean: Vector, own: Vector, drift: Vector, steps: Steps) -> Vector:  # noqa: ARG002 - the shape
         return drift
 
-    def contribution(self, snapshot: Vector) -> Vector:
-        return snapshot
 
-
-class SharedSteps:
+class SharedSteps(Ahead):
     """As far as everybody moved in as many steps before, on average: x ← mean + steps · (mean − last mean)/interval.
 
     A node's own steps are noisy, and on a shard of one label they lead astray; what all nodes did together is neither.
@@ -84,7 +87,7 @@ class SharedSteps:
         return snapshot if kept is None else snapshot + kept
 
 
-class Blend:
+class Blend(Ahead):
     """DASO (Coquelin et al., 2022): the node's own model counts twice for each step that it is ahead.
 
     x ← (2S·x + P·mean)/(2S + P), S the steps since the snapshot and P the number of members.
@@ -98,8 +101,38 @@ class Blend:
         blended: Vector = (own - mean) * np.float32(share)
         return blended
 
+
+class Consensus(Ahead):
+    """Consensus ADMM (Boyd et al., 2011): models are not replaced by what was agreed on but pulled towards it.
+
+    z = mean(x + u); u ← u + x − z; every gradient gets ρ(x − z + u) on top.  On a shard of its own a node then
+    minimises its loss plus what others would pay for going its way.
+
+    Args:
+        pull: ρ.
+    """
+
+    def __init__(self, *, pull: float) -> None:
+        self._pull = np.float32(pull)
+        self._agreed: Vector | None = None
+        self._price: Vector | None = None
+
+    def __call__(self, mean: Vector, own: Vector, drift: Vector, steps: Steps) -> Vector:  # noqa: ARG002
+        then: Vector = own - drift
+        self._price = then - mean if self._price is None else self._price + then - mean
+        self._agreed = mean
+        return own - mean
+
     def contribution(self, snapshot: Vector) -> Vector:
-        return snapshot
+        return snapshot if self._price is None else snapshot + self._price
+
+    def pull(self, values: Vector) -> Vector | None:
+        if self._agreed is None or self._price is None:
+            return None
+        pull = values - self._agreed
+        pull += self._price
+        pull *= self._pull
+        return pull
 
 
 def _length(vector: Vector) -> float:

@@ -10,7 +10,7 @@ import numpy as np
 
 from atoll.exchange import Vector
 
-__all__ = ["Nesterov", "Outer", "TakeMean"]
+__all__ = ["HeavyBall", "Nesterov", "Outer", "TakeMean"]
 
 
 class Outer(Protocol):
@@ -59,4 +59,32 @@ class Nesterov:
         step += change
         step *= self._rate
         self._anchor = self._anchor - step
+        return self._anchor
+
+
+class HeavyBall:
+    """SGD with momentum on the way from the own anchor to a mean, also where members' anchors differ (NoLoCo).
+
+    m ← μm + η(mean θ − φ); φ ← φ + m.  That is η·mean(θ − φ) + η(mean φ − φ): what the group has learned, and a step
+    towards its mean.
+    """
+
+    def __init__(self, *, rate: float, momentum: float) -> None:
+        self._rate = np.float32(rate)
+        self._momentum = np.float32(momentum)
+        self._anchor: Vector | None = None
+        self._move: Vector | None = None
+
+    def start(self, initial: Vector) -> None:
+        self._anchor = initial
+        self._move = np.zeros_like(initial)
+
+    def __call__(self, mean: Vector) -> Vector:
+        assert self._anchor is not None, "started"
+        assert self._move is not None
+        step = mean - self._anchor
+        step *= self._rate
+        self._move *= self._momentum
+        self._move += step
+        self._anchor = self._anchor + self._move
         return self._anchor

@@ -8,14 +8,19 @@ from collections.abc import Callable
 from functools import partial
 from typing import Literal
 
+import numpy as np
+
 from atoll.codec import Codec
 from atoll.codec.flexible import Flexible
+from atoll.codec.lowranksum import LowRankSum
 from atoll.codec.reduce import Coded, Plain, Reduction
 from atoll.codec.sparse import ChunkTopK
-from atoll.strategy.ahead import Ahead, Blend, OwnSteps, SharedSteps
+from atoll.codec.transform import Cosine
+from atoll.exchange import Vector
+from atoll.strategy.ahead import Ahead, Blend, Consensus, OwnSteps, SharedSteps
 from atoll.strategy.deltas import Deltas
 from atoll.strategy.merge import ByAge, ByWork, Drift, Equal, Mean, Merge, PushSum
-from atoll.strategy.outer import Nesterov
+from atoll.strategy.outer import HeavyBall, Nesterov
 from atoll.strategy.pushes import Pushes
 from atoll.strategy.replica import Quantity, Replica
 from atoll.strategy.rounds import Rounds
@@ -23,9 +28,25 @@ from atoll.strategy.rules import GradientChange, ModelDrift
 from atoll.strategy.spec import recipe
 from atoll.strategy.talk import Silence, Talk
 from atoll.strategy.when import Called, Every
-from atoll.strategy.whom import Aware, Exponential, Uniform
+from atoll.strategy.whom import Aware, Exponential, Pairs, Uniform
 
-__all__ = ["allreduce", "daso", "decent", "diloco", "fda", "flexible", "gossip", "none", "selsync", "sparseloco", "ssp"]
+__all__ = [
+    "admm",
+    "allreduce",
+    "daso",
+    "decent",
+    "demo",
+    "diloco",
+    "fda",
+    "flexible",
+    "gossip",
+    "noloco",
+    "none",
+    "powersgd",
+    "selsync",
+    "sparseloco",
+    "ssp",
+]
 
 Via = Literal["auto", "star", "gather", "direct", "ring", "tree", "hd", "best"]
 MERGES: dict[str, Merge] = {"drift": Drift(), "equal": Equal(), "age": ByAge(), "pushsum": PushSum()}
@@ -304,3 +325,118 @@ def flexible(
         patience=patience,
         reduction=Flexible(lead=lead, ratio=ratio, via="" if way == "best" else way),
     )
+
+
+@recipe
+def powersgd(
+    replica: Replica,
+    *,
+    every: int = 1,
+    rank: int = 2,
+    via: Via = "auto",
+    quantity: Literal["gradient", "parameters"] = "gradient",
+    overlap: bool = False,
+    patience: float = 2.0,
+) -> Talk:
+    """Two thin factors of everybody's update are added up, with error feedback.
+
+    Rule: P = Σ MQ, orthonormal; Q = Σ MᵀP; the sum is PQᵀ; what it misses of the own M goes with the next.
+    Paper: Vogels et al., PowerSGD, 2019.
+    """
+    return Rounds(
+        replica,
+        when=Every(every),
+        quantity=Quantity(quantity),
+        via=via,
+        weight=Mean(),
+        overlap=overlap,
+        patience=patience,
+        reduction=LowRankSum(rank),
+    )
+
+
+@recipe
+def noloco(
+    replica: Replica,
+    *,
+    every: int = 50,
+    rate: float = 0.7,
+    momentum: float = 0.5,
+    overlap: bool = False,
+    patience: float = 2.0,
+) -> Talk:
+    """Every so many steps each node meets one other, drawn at random; nobody waits for all.
+
+    Rule: m ← μm + η·mean(θ−φ) + η(mean φ − φ) over the pair; φ ← φ + m; θ ← φ.
+    Paper: Kolehmainen et al., NoLoCo, 2025.
+    """
+    return Rounds(
+        replica,
+        when=Every(every),
+        quantity=Quantity.PARAMETERS,
+        via="gather",
+        weight=Mean(),
+        overlap=overlap,
+        patience=patience,
+        outer=partial(HeavyBall, rate=rate, momentum=momentum),
+        who=Pairs(replica.world.name, replica.members),
+    )
+
+
+@recipe
+def admm(
+    replica: Replica,
+    *,
+    every: int = 4,
+    pull: float = 0.1,
+    via: Via = "auto",
+    overlap: bool = False,
+    patience: float = 2.0,
+    codec: Codec | None = None,
+) -> Talk:
+    """Nodes agree on a model and are pulled towards it, at a price that grows while they differ.
+
+    Rule: z = mean(x + u); u ← u + x − z; every gradient gets ρ(x − z + u) on top, ρ `pull`.
+    Paper: Boyd et al., Distributed Optimization via the Alternating Direction Method of Multipliers, 2011.
+    """
+    return Rounds(
+        replica,
+        when=Every(every),
+        quantity=Quantity.PARAMETERS,
+        via=via,
+        weight=Mean(),
+        overlap=overlap,
+        patience=patience,
+        ahead=partial(Consensus, pull=pull),
+        reduction=_reduction(codec),
+    )
+
+
+@recipe
+def demo(
+    replica: Replica, *, keep: int = 32, decay: float = 0.999, overlap: bool = False, patience: float = 2.0
+) -> Talk:
+    """Only the strongest cosines of the gradient travel, and of their mean only the sign is used.
+
+    Rule: δ ← 0.999δ + g; send the top 32 cosines of each 64 × 64; δ ← δ − sent; g ← sign(mean)·rms(own g).
+    Paper: Peng et al., DeMo: Decoupled Momentum Optimization, 2024.
+    """
+    return Rounds(
+        replica,
+        when=Every(1),
+        quantity=Quantity.GRADIENT,
+        via="gather",
+        weight=Mean(),
+        overlap=overlap,
+        patience=patience,
+        reduction=Coded(Cosine(keep)),
+        decay=decay,
+        post=_signs,
+    )
+
+
+def _signs(mean: Vector, own: Vector) -> Vector:
+    """Signs as large as the node's own gradients, so that the task's learning rate keeps its meaning."""
+    size = np.sqrt(np.mean(np.square(own)))
+    signs: Vector = np.sign(mean) * size
+    return signs

@@ -56,6 +56,8 @@ class Rounds(Talk):
         outer: makes what all make of a mean of parameters.
         ahead: makes what a node that has trained on meanwhile puts on top of it.
         fragments: into how many pieces the vector is cut; rounds take them in turn.
+        who: the members of each round by its number; everybody unless given.
+        post: what is made of a mean of gradients, given the node's own.
     """
 
     def __init__(
@@ -73,12 +75,16 @@ class Rounds(Talk):
         outer: Callable[[], Outer] = TakeMean,
         ahead: Callable[[], Ahead] = OwnSteps,
         fragments: int = 1,
+        who: Callable[[int], tuple[str, ...]] | None = None,
+        post: Callable[[Vector, Vector], Vector] | None = None,
     ) -> None:
         self._replica = replica
         self._when = when
         self._quantity = quantity
         self._weight = weight
         self._overlap = overlap
+        self._who = who or (lambda _: replica.members)
+        self._post = post
         self._patience = patience
         self._reduction = reduction or Plain()
         self._choice = Choice(fitting(via, self._reduction), self._reduction.vias)
@@ -107,6 +113,13 @@ class Rounds(Talk):
     async def after_gradient(self) -> None:
         if self._quantity is Quantity.GRADIENT:
             self._gradient_was_merged = await self._turn()
+            return
+        pulls = [(lane.span, lane.pull) for lane in self._lanes if lane.pulls]
+        if pulls:
+            values, gradient = self._replica.read(Quantity.PARAMETERS), self._replica.read(Quantity.GRADIENT)
+            for span, pull in pulls:
+                gradient[span] += pull(values[span])
+            self._replica.write(Quantity.GRADIENT, gradient)
 
     async def after_step(self) -> bool:
         if self._quantity is Quantity.PARAMETERS:
@@ -147,9 +160,9 @@ class Rounds(Talk):
         self._begun_at_step = lane.step = step
         tail = Tail.own(replica, weight, self._choice.report())
         via = self._choice.now()
-        meeting = Round(world, name, replica.members, key=self._number)
+        meeting = Round(world, name, self._who(self._number), key=self._number)
         task = self._spawn(self._reduce(meeting, payload, tail, via))
-        self._pending = _Pending(self._number, via, lane, snapshot, step, alone, world.now, task)
+        self._pending = _Pending(self._number, via, lane, snapshot, step, alone, world.now, meeting.size, task)
         self._number += 1
 
     async def _reduce(self, meeting: Round, payload: Vector, tail: Vector, via: str) -> Reduced:
@@ -188,6 +201,8 @@ class Rounds(Talk):
         elif self._quantity is Quantity.PARAMETERS:
             steps = Steps(pending.step, replica.steps - pending.step)
             values[lane.span] = lane.agree(mean, values[lane.span], pending.snapshot, steps)
+        elif self._post:
+            values[lane.span] = self._post(mean, values[lane.span])
         elif late or pending.alone > 1:
             values[lane.span] += mean - pending.snapshot
         else:
@@ -204,7 +219,7 @@ class Rounds(Talk):
                 name=f"round {pending.number}",
                 via=result.via or pending.via,
                 since=pending.since,
-                members=len(replica.members),
+                members=pending.members,
                 late=late,
             )
         )
@@ -225,6 +240,14 @@ class _Lane:
         self._agreed: Vector | None = None
         self._unsent: Vector | None = None
         self._unshared: Vector | None = None  # gradients that were used here and are in no round yet
+
+    @property
+    def pulls(self) -> bool:
+        return type(self._ahead).pull is not Ahead.pull
+
+    def pull(self, values: Vector) -> Vector:
+        found = self._ahead.pull(values)
+        return np.zeros_like(values) if found is None else found
 
     def start(self, initial: Vector) -> None:
         self._outer.start(initial)
@@ -288,4 +311,5 @@ class _Pending:
     alone: int
     """How many steps' gradients the snapshot holds."""
     since: float
+    members: int
     task: asyncio.Task[Reduced]

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-__all__ = ["Acquaintance", "Aware", "Exponential", "Uniform", "Whom"]
+from atoll.seeds import stream
+
+__all__ = ["Acquaintance", "Aware", "Exponential", "Pairs", "Uniform", "Whom"]
 
 
 @dataclass(slots=True)
@@ -103,3 +105,22 @@ class Exponential:
         self._turn += 1
         peer = self._members[(self._members.index(self._own) + distance) % places]
         return [peer] if peer in free else []
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Everybody with one other, drawn anew for each round and alike by all; who is left over is alone.
+
+    Args:
+        own: the node's name.
+        members: all names, in the order that all nodes use.
+    """
+
+    own: str
+    members: tuple[str, ...]
+
+    def __call__(self, number: int) -> tuple[str, ...]:
+        names = list(self.members)
+        stream(0, "pairs", str(number)).shuffle(names)
+        place = names.index(self.own) // 2 * 2
+        return tuple(names[place : place + 2])
