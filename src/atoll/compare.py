@@ -26,11 +26,11 @@ DEFAULT_STRATEGIES = (
     "none",
     "allreduce",
     "allreduce:every=4",
-    "allreduce:every=2,via=direct,overlap",
+    "allreduce:overlap,ahead=shared",
     "gossip:aware",
-    "ssp",
+    "sparseloco:every=4",
 )
-"""A good choice to begin with: nothing, everything, less of it, overlapped, gossip, bounded staleness."""
+"""A good choice to begin with: nothing, everything, less of it, overlapped, gossip, and very little of it."""
 LIMIT_IDEALS = 20.0
 LEAST_LIMIT_S = 60.0
 

@@ -3,7 +3,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 from atoll.report.page import write_page
-from atoll.report.results import read_folder
+from atoll.report.results import Comparison, read_folder
 from tests.report.runs import small_comparison
 
 
@@ -35,3 +35,10 @@ def test_the_same_traces_give_the_same_page(tmp_path: Path) -> None:
     for name in ("a", "b"):
         write_page(read_folder(small_comparison()), tmp_path / name)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_a_page_where_nobody_arrived(tmp_path: Path) -> None:
+    found = read_folder(small_comparison())
+    alone = Comparison.of(run for run in found.results if run.role == "ideal" or run.strategy == "none")
+    write_page(alone, tmp_path / "report.html")
+    assert "0 of 2 seeds arrived" in (tmp_path / "report.html").read_text()

@@ -178,6 +178,7 @@ def _bars(comparison: Comparison, colours: dict[str, str]) -> Figure:
         axes.text(ideal, -0.75, f"ideal {ideal:.1f} s ", ha="right", fontsize=9)
     axes.set_yticks(range(len(rows)), [row.strategy for row in rows])
     axes.set(xlabel="virtual seconds", ylim=(len(rows) - 0.4, -1.1))
+    axes.set_xlim(0, None if any(row.seconds for row in rows) else 2 * (ideal or 1))
     return figure
 
 
