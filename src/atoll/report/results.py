@@ -12,6 +12,7 @@ from scipy import stats
 from atoll.errors import TraceError
 from atoll.trace import (
     Event,
+    Exchanged,
     FinalTested,
     MeanTested,
     RunEnded,
@@ -49,6 +50,8 @@ class RunResult:
     """When the mean of all replicas had it."""
     steps_to_target: float
     """Steps a node until then, or until the end."""
+    exchanges: float
+    """Exchanges a node took the result of until then, or until the end."""
     bytes_sent: int
     """By all nodes until then, or until the end."""
     waiting_share: float
@@ -98,6 +101,7 @@ def read_result(path: Path) -> RunResult | None:
         all_seconds=arrivals["all"],
         mean_model_seconds=arrivals["mean"],
         steps_to_target=fmean([event.steps for event in latest.values()]) if latest else 0.0,
+        exchanges=sum(isinstance(event, Exchanged) and event.at <= until for event in events) / len(started.nodes),
         bytes_sent=sum(event.sent_bytes for event in latest.values()),
         waiting_share=waited / (until * len(started.nodes)) if until else 0.0,
         best=best(measures) if measures else math.nan,
