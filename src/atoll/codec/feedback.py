@@ -1,11 +1,12 @@
-"""Error feedback: what a codec did not send is kept and goes with the next message.
+"""Error feedback: what was not sent is kept and goes with the next message.
 
-One wrapper for all codecs.  Sent plus kept is given, always.
+One mechanism for all codecs and reductions: they say what of the values given to them they did not send.  Sent plus
+kept is given, always.
 """
 
-from torch import Tensor
+import numpy as np
 
-from atoll.codec.base import Codec
+from atoll.exchange import Vector
 
 __all__ = ["Feedback"]
 
@@ -14,46 +15,24 @@ class Feedback:
     """One node's residual for one stream of messages.
 
     Args:
-        codec: what messages are encoded with.
         decay: what the residual is multiplied with before each message (SparseLoCo: 0.95).
     """
 
-    def __init__(self, codec: Codec, *, decay: float = 1.0) -> None:
-        self.codec = codec
-        self._decay = decay
-        self._kept: Tensor | None = None
+    def __init__(self, *, decay: float = 1.0) -> None:
+        self._decay = np.float32(decay)
+        self.kept: Vector | None = None
+        """What was given and not sent: part of checkpoints."""
 
-    @property
-    def kept(self) -> Tensor | None:
-        """What was given and not sent: part of checkpoints, and what a node that leaves sends last."""
-        return self._kept
+    def given(self, values: Vector) -> Vector:
+        """What is to be sent now: the values and what was kept, which is no longer kept."""
+        kept, self.kept = self.kept, None
+        return values if kept is None else values + kept * self._decay
 
-    @kept.setter
-    def kept(self, values: Tensor | None) -> None:
-        self._kept = values
+    def keep(self, unsent: Vector | None) -> None:
+        """A message is on its way, without this."""
+        self.kept = unsent
 
-    def given(self, values: Tensor) -> Tensor:
-        """What is to be sent now: the values and what was kept."""
-        if self._kept is None:
-            return values
-        return values + self._kept * self._decay
-
-    def encode(self, values: Tensor, key: int = 0) -> Tensor:
-        """Encodes values and what was kept, and keeps what the codec leaves out."""
-        given = self.given(values)
-        encoded = self.codec.encode(given, key)
-        self.settle(given, self.codec.decode(encoded, len(given), key))
-        return encoded
-
-    def settle(self, given: Tensor, sent: Tensor) -> None:
-        """Keeps the difference."""
-        self._kept = given - sent
-
-    def flush(self) -> Tensor | None:
-        """All that is kept, once: it is somebody else's now."""
-        kept, self._kept = self._kept, None
+    def flush(self) -> Vector | None:
+        """All that is kept, once: a node that leaves sends it last."""
+        kept, self.kept = self.kept, None
         return kept
-
-    def give_back(self, values: Tensor) -> None:
-        """A message was not sent after all: all of it is kept."""
-        self._kept = values if self._kept is None else self._kept + values

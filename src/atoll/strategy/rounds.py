@@ -22,6 +22,7 @@ from statistics import median
 
 import numpy as np
 
+from atoll.codec import Feedback
 from atoll.codec.reduce import Plain, Reduced, Reduction, fitting
 from atoll.exchange import Round, Vector
 from atoll.strategy.ahead import Ahead, OwnSteps, Steps
@@ -155,7 +156,7 @@ class Rounds(Talk):
         if not np.isfinite(payload).all():
             world.record(ContributionRefused(at=world.now, node=world.name, name=name, why="not finite"))
             payload, weight = np.zeros_like(payload), 0.0
-            lane.forget()
+            lane.feedback.flush()  # not finite either, or soon would not be
             snapshot = None
         self._begun_at_step = lane.step = step
         tail = Tail.own(replica, weight, self._choice.report())
@@ -235,10 +236,9 @@ class _Lane:
         """When its last round began."""
         self._outer = outer
         self._ahead = ahead
-        self._decay = np.float32(decay)
+        self.feedback = Feedback(decay=decay)
         self._absolute = absolute
         self._agreed: Vector | None = None
-        self._unsent: Vector | None = None
         self._unshared: Vector | None = None  # gradients that were used here and are in no round yet
 
     @property
@@ -269,18 +269,10 @@ class _Lane:
         if not self._absolute:
             assert self._agreed is not None
             given = given - self._agreed
-        given = given * np.float32(weight)
-        if self._unsent is not None:
-            given = given + self._unsent * self._decay
-            self._unsent = None
-        return given
-
-    def forget(self) -> None:
-        """What was kept is not finite either, or soon would not be."""
-        self._unsent = None
+        return self.feedback.given(given * np.float32(weight))
 
     def mean(self, result: Reduced, weight: float) -> Vector:
-        self._unsent = result.unsent
+        self.feedback.keep(result.unsent)
         mean: Vector = result.total / np.float32(weight) if weight > 0 else np.zeros_like(result.total)
         if self._absolute:
             return mean
