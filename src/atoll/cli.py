@@ -65,7 +65,7 @@ def networks(
 NetworkName = Annotated[str, typer.Argument(help="A preset's name, or the path of a TOML file.")]
 TaskName = Annotated[str, typer.Option("--task", help="digits, mnist, text, or your own as module:object.")]
 Data = Annotated[Path | None, typer.Option("--data", help="Where the task's data lies.")]
-ShardsName = Annotated[str, typer.Option("--shards", help="iid, dirichlet:A or label.")]
+ShardsName = Annotated[str, typer.Option("--shards", help="iid, dirichlet:A, label or seldp.")]
 Limit = Annotated[
     float | None, typer.Option("--limit", min=1.0, help="Virtual seconds; 20 times the ideal if left out.")
 ]

@@ -23,7 +23,23 @@ def run_and_digest(spec: RunSpec, path: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "strategy", ["allreduce:every=4", "allreduce:overlap,best", "gossip:aware", "gossip:pushsum", "ssp"]
+    "strategy",
+    [
+        "allreduce:every=4",
+        "allreduce:overlap,best",
+        "allreduce:overlap,ahead=shared,codec=int8",
+        "diloco:every=8,rate=1,codec=int4",
+        "decent",
+        "fda",
+        "flexible",
+        "gossip:aware",
+        "gossip:codec=int8",
+        "gossip:pushsum",
+        "noloco:every=4",
+        "powersgd:rank=4",
+        "sparseloco:every=4",
+        "ssp",
+    ],
 )
 def test_learns_in_bad_weather(tmp_path: Path, strategy: str) -> None:
     spec = dataclasses.replace(SPEC, strategy=strategy)
@@ -96,3 +112,8 @@ def test_on_a_gpu_one_seed_gives_the_same_bytes_too(tmp_path: Path) -> None:
         network=load_network("triangle"), task="mnist", data=data, strategy="gossip", limit_s=8.0, device="cuda"
     )
     assert run_and_digest(spec, str(tmp_path / "a")) == run_and_digest(spec, str(tmp_path / "b"))
+
+
+def test_selsync_with_its_own_shards(tmp_path: Path) -> None:
+    simulate(dataclasses.replace(SPEC, strategy="selsync", shards="seldp"), tmp_path / "t")
+    assert list(read_trace(tmp_path / "t"))[-1].at < 300

@@ -42,3 +42,17 @@ def test_mistakes(text: str) -> None:
 def test_too_few_examples() -> None:
     with pytest.raises(TaskError, match="3 examples cannot be dealt to 5 nodes"):
         Shards("iid").deal(LABELS[:3], 5, 0)
+
+
+@given(st.integers(1, 20), st.integers(0, 5))
+@settings(deadline=None)
+def test_with_seldp_everybody_has_all_and_begins_elsewhere(nodes: int, seed: int) -> None:
+    shards = parse_shards("seldp")
+    parts = shards.deal(LABELS, nodes, seed)
+    assert shards.pieces(nodes) == nodes
+    for part in parts:
+        assert sorted(part.tolist()) == list(range(1000))
+    for turn in range(nodes):  # at any time the nodes are at different pieces
+        pieces = [np.array_split(part, nodes)[turn] for part in parts]
+        if 1000 % nodes == 0:
+            assert sorted(np.concatenate(pieces).tolist()) == list(range(1000))

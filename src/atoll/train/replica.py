@@ -27,6 +27,7 @@ class TrainedReplica:
         members: all nodes of the run.
         task: what is learned.
         shard: this node's examples.
+        pieces: in how many pieces, one after the other, it takes them.
         seed: of the run; all nodes' models begin alike.
         optimizer: makes the inner optimiser.
         tester: tests a model.
@@ -42,6 +43,7 @@ class TrainedReplica:
         seed: int,
         optimizer: Callable[[Iterable[nn.Parameter]], Optimizer],
         tester: Callable[[nn.Module, Vector], float],
+        pieces: int = 1,
     ) -> None:
         self.world = world
         self.members = members
@@ -55,7 +57,7 @@ class TrainedReplica:
             self.model = task.model().to(task.train.inputs.device)
         self._parameters = Parameters(self.model)
         self._optimizer = optimizer(self.model.parameters())
-        self._batches = _batches(shard, task.batch, derive(seed, "batches", world.name))
+        self._batches = _batches(shard, task.batch, derive(seed, "batches", world.name), pieces)
 
     @property
     def size(self) -> int:
@@ -106,10 +108,11 @@ class TrainedReplica:
         np.maximum(self.work, work, out=self.work)
 
 
-def _batches(shard: Indices, size: int, seed: int) -> Iterator[torch.Tensor]:
-    """The shard in a new order each epoch; a shard smaller than a batch is a batch."""
+def _batches(shard: Indices, size: int, seed: int, pieces: int) -> Iterator[torch.Tensor]:
+    """The shard piece by piece, each in a new order every epoch; a piece smaller than a batch is a batch."""
     draw = np.random.default_rng(seed)
     while True:
-        order = draw.permutation(shard)
-        for start in range(0, max(len(order) - size + 1, 1), size):
-            yield torch.from_numpy(order[start : start + size])
+        for piece in np.array_split(shard, pieces):
+            order = draw.permutation(piece)
+            for start in range(0, max(len(order) - size + 1, 1), size):
+                yield torch.from_numpy(order[start : start + size])

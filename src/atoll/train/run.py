@@ -73,7 +73,9 @@ def simulate(spec: RunSpec, trace_path: Path, *, task: Task | None = None) -> No
     assert labels is not None
     if labels.ndim != 1:
         raise TaskError(f"task {task.name!r}: expected a label for each example to deal them by")
-    shards = parse_shards(spec.shards).deal(labels.numpy(), len(members), spec.seed)
+    dealer = parse_shards(spec.shards)
+    shards = dealer.deal(labels.numpy(), len(members), spec.seed)
+    pieces = dealer.pieces(len(members))
     optimizer = task.ideal_optimizer if spec.role == "ideal" and task.ideal_optimizer else task.optimizer
     replicas: dict[str, TrainedReplica] = {}
     tester = Tester(task)
@@ -83,7 +85,9 @@ def simulate(spec: RunSpec, trace_path: Path, *, task: Task | None = None) -> No
 
         async def program(world: SimWorld) -> None:
             shard = shards[members.index(world.name)]
-            replica = TrainedReplica(world, members, task, shard, seed=spec.seed, optimizer=optimizer, tester=tester)
+            replica = TrainedReplica(
+                world, members, task, shard, seed=spec.seed, optimizer=optimizer, tester=tester, pieces=pieces
+            )
             replicas[world.name] = replica
             if len(replicas) == 1:
                 world.record(

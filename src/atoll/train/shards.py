@@ -1,5 +1,5 @@
 """Who learns from which examples: `iid`, `dirichlet:A` (each label spread unevenly), `label` (sorted by label, cut in
-N).
+N), `seldp` (everybody has all, in N pieces that each node begins at another of).
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from atoll.seeds import derive
 __all__ = ["Shards", "parse_shards"]
 
 Indices = NDArray[np.int64]
-_KINDS = ("iid", "dirichlet", "label")
+_KINDS = ("iid", "dirichlet", "label", "seldp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +26,20 @@ class Shards:
     def __str__(self) -> str:
         return f"dirichlet:{self.alpha:g}" if self.kind == "dirichlet" else self.kind
 
+    def pieces(self, nodes: int) -> int:
+        """In how many pieces, one after the other, a node takes its examples."""
+        return nodes if self.kind == "seldp" else 1
+
     def deal(self, labels: NDArray[np.int64], nodes: int, seed: int) -> list[Indices]:
-        """The examples of each node: every example once, at least one for everybody."""
+        """The examples of each node: every example once (but `seldp`: once a node), at least one for everybody."""
         if len(labels) < nodes:
             raise TaskError(f"{len(labels)} examples cannot be dealt to {nodes} nodes: expected at least one for each")
         draw = np.random.default_rng(derive(seed, "shards"))
         if self.kind == "label":
             return [part.astype(np.int64) for part in np.array_split(np.argsort(labels, kind="stable"), nodes)]
+        if self.kind == "seldp":
+            parts_of_all = np.array_split(draw.permutation(len(labels)).astype(np.int64), nodes)
+            return [np.concatenate([*parts_of_all[node:], *parts_of_all[:node]]) for node in range(nodes)]
         if self.kind == "iid":
             return [part.astype(np.int64) for part in np.array_split(draw.permutation(len(labels)), nodes)]
         parts: list[list[int]] = [[] for _ in range(nodes)]
@@ -55,7 +62,7 @@ def parse_shards(text: str) -> Shards:
     """
     kind, colon, value = text.partition(":")
     if kind not in _KINDS or (colon and kind != "dirichlet"):
-        raise TaskError(f"there are no shards {text!r}; {nearest(kind, _KINDS)} (iid, dirichlet:A, label)")
+        raise TaskError(f"there are no shards {text!r}; {nearest(kind, _KINDS)} (iid, dirichlet:A, label, seldp)")
     if not colon:
         return Shards(kind)
     try:
