@@ -25,6 +25,11 @@ STRATEGIES = [
     "gossip:age",
     "gossip:pushsum",
     "ssp",
+    "allreduce:overlap,ahead=shared",
+    "allreduce:overlap,ahead=shared,codec=int8",
+    "diloco:every=8,rate=1",
+    "sparseloco:every=4",
+    "decent",
 ]
 
 
