@@ -111,7 +111,9 @@ class Flexible(Reduction):
     async def _hear(self, world: World) -> None:
         while True:
             message = await world.receive("pong")
-            self._latency[message.sender] = (world.now - self._asked.pop(message.sender)) / 2
+            seconds, known = (world.now - self._asked.pop(message.sender)) / 2, self._latency.get(message.sender)
+            if known is None or seconds < 5 * known + 1:  # else the link was away meanwhile
+                self._latency[message.sender] = seconds
 
     def _report(self, members: tuple[str, ...], values: Vector, computed_s: float) -> Vector:
         """Own latencies and uplink, the squares that each ratio keeps of the own update, and what making it took."""
