@@ -28,8 +28,8 @@ def test_every_recipe_says_what_it_is() -> None:
     [
         ("allredcue", "there is no strategy 'allredcue'; did you mean 'allreduce'?"),
         ("allreduce:evry=4", "strategy 'allreduce:evry=4': there is no setting 'evry'; did you mean 'every'?"),
-        ("allreduce:every=x", "strategy 'allreduce:every=x', every: expected a whole number, not 'x'"),
-        ("allreduce:every=-1", "strategy 'allreduce:every=-1', every: expected a whole number, not '-1'"),
+        ("allreduce:every=x", "strategy 'allreduce:every=x', every: expected a whole number of at least 1, not 'x'"),
+        ("allreduce:every=-1", "strategy 'allreduce:every=-1', every: expected a whole number of at least 1, not '-1'"),
         (
             "allreduce:via=rign",
             (
@@ -37,7 +37,10 @@ def test_every_recipe_says_what_it_is() -> None:
                 "expected one of auto|star|gather|direct|ring|tree|hd|best, not 'rign'; did you mean 'ring'?"
             ),
         ),
-        ("allreduce:every", "strategy 'allreduce:every': 'every' wants a value: every=… (a whole number)"),
+        (
+            "allreduce:every",
+            "strategy 'allreduce:every': 'every' wants a value: every=… (a whole number of at least 1)",
+        ),
         ("allreduce:rign", "strategy 'allreduce:rign': there is no setting 'rign'; did you mean 'ring'?"),
         ("allreduce:every=1,every=2", "strategy 'allreduce:every=1,every=2': 'every' is set twice"),
         ("gossip:aware=maybe", "strategy 'gossip:aware=maybe', aware: expected yes or no, not 'maybe'"),
@@ -61,3 +64,21 @@ def test_mistakes_are_told_in_one_line(text: str, message: str) -> None:
 def test_push_sum_with_a_codec_is_refused() -> None:
     with pytest.raises(StrategyError, match="expected merge=drift"):
         parse_strategy("gossip:pushsum,codec=int8")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("allreduce:every=0", "a whole number of at least 1"),
+        ("diloco:fragments=0", "a whole number of at least 1"),
+        ("diloco:momentum=2", "a number from 0 to 0.999"),
+        ("diloco:rate=-1", "a number"),
+        ("fda:share=1.5", "a number from 0 to 1"),
+        ("flexible:ratio=5", "a number from 0 to 1"),
+        ("allreduce:every=nan", "a whole number of at least 1"),
+        ("diloco:rate=nan", "a number"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(text: str, expected: str) -> None:
+    with pytest.raises(StrategyError, match=f"expected {expected}, not"):
+        parse_strategy(text)

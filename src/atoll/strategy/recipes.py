@@ -25,7 +25,7 @@ from atoll.strategy.pushes import Pushes
 from atoll.strategy.replica import Quantity, Replica
 from atoll.strategy.rounds import Rounds
 from atoll.strategy.rules import GradientChange, ModelDrift
-from atoll.strategy.spec import recipe
+from atoll.strategy.spec import Count, Momentum, Share, recipe
 from atoll.strategy.talk import Silence, Talk
 from atoll.strategy.when import Called, Every
 from atoll.strategy.whom import Aware, Exponential, Pairs, Uniform
@@ -74,7 +74,7 @@ def none(replica: Replica) -> Talk:  # noqa: ARG001 - it asks for nothing
 def allreduce(
     replica: Replica,
     *,
-    every: int = 1,
+    every: Count = 1,
     via: Via = "auto",
     overlap: bool = False,
     quantity: Literal["parameters", "gradient"] = "parameters",
@@ -105,15 +105,15 @@ def allreduce(
 def diloco(
     replica: Replica,
     *,
-    every: int = 16,
+    every: Count = 16,
     rate: float = 0.7,
-    momentum: float = 0.6,
+    momentum: Momentum = 0.6,
     via: Via = "auto",
     overlap: bool = False,
     merge: Literal["mean", "work"] = "mean",
     patience: float = 2.0,
     ahead: Literal["own", "shared", "nothing"] = "own",
-    fragments: int = 1,
+    fragments: Count = 1,
     codec: Codec | None = None,
 ) -> Talk:
     """Every so many steps an outer optimiser with Nesterov momentum takes a step along what all have changed.
@@ -140,7 +140,7 @@ def diloco(
 def gossip(
     replica: Replica,
     *,
-    every: int = 1,
+    every: Count = 1,
     fanout: int = 0,
     aware: bool = False,
     merge: Literal["drift", "equal", "age", "pushsum"] = "drift",
@@ -164,7 +164,7 @@ def gossip(
 
 
 @recipe
-def ssp(replica: Replica, *, bound: int = 4, every: int = 1) -> Talk:
+def ssp(replica: Replica, *, bound: Count = 4, every: Count = 1) -> Talk:
     """Everybody tells everybody its changes as they come; nobody runs more than `bound` steps ahead of the slowest.
 
     Rule: x = x₀ + Σ(all changes that have arrived)/N.
@@ -189,7 +189,7 @@ def selsync(
     replica: Replica,
     *,
     delta: float = 0.3,
-    window: int = 25,
+    window: Count = 25,
     via: Via = "auto",
     overlap: bool = False,
     patience: float = 2.0,
@@ -220,7 +220,7 @@ def fda(
     *,
     estimate: Literal["linear", "sketch", "naive"] = "linear",
     theta: float = 0.0,
-    share: float = 0.2,
+    share: Share = 0.2,
     via: Via = "auto",
     overlap: bool = False,
     patience: float = 2.0,
@@ -249,11 +249,11 @@ def fda(
 def sparseloco(
     replica: Replica,
     *,
-    every: int = 15,
-    keep: int = 64,
-    decay: float = 0.95,
+    every: Count = 15,
+    keep: Count = 64,
+    decay: Share = 0.95,
     rate: float = 1.0,
-    momentum: float = 0.0,
+    momentum: Momentum = 0.0,
     overlap: bool = False,
     patience: float = 2.0,
     ahead: Literal["own", "shared", "nothing"] = "own",
@@ -279,7 +279,7 @@ def sparseloco(
 
 
 @recipe
-def daso(replica: Replica, *, every: int = 4, via: Via = "auto", codec: Codec | None = None) -> Talk:
+def daso(replica: Replica, *, every: Count = 4, via: Via = "auto", codec: Codec | None = None) -> Talk:
     """Every so many steps an average is begun, and blended in when it is there, however late.
 
     Rule: x ← (2S·x + Σ x received)/(2S + P), S steps after the snapshot.
@@ -302,9 +302,9 @@ def daso(replica: Replica, *, every: int = 4, via: Via = "auto", codec: Codec | 
 def flexible(
     replica: Replica,
     *,
-    every: int = 1,
+    every: Count = 1,
     lead: Literal["star", "var"] = "star",
-    ratio: float = 0.0,
+    ratio: Share = 0.0,
     way: Literal["best", "own", "star", "gather", "direct", "ring", "tree", "hd"] = "best",
     quantity: Literal["gradient", "parameters"] = "gradient",
     overlap: bool = False,
@@ -331,8 +331,8 @@ def flexible(
 def powersgd(
     replica: Replica,
     *,
-    every: int = 1,
-    rank: int = 2,
+    every: Count = 1,
+    rank: Count = 2,
     via: Via = "auto",
     quantity: Literal["gradient", "parameters"] = "gradient",
     overlap: bool = False,
@@ -359,9 +359,9 @@ def powersgd(
 def noloco(
     replica: Replica,
     *,
-    every: int = 50,
+    every: Count = 50,
     rate: float = 0.7,
-    momentum: float = 0.5,
+    momentum: Momentum = 0.5,
     overlap: bool = False,
     patience: float = 2.0,
 ) -> Talk:
@@ -387,7 +387,7 @@ def noloco(
 def admm(
     replica: Replica,
     *,
-    every: int = 4,
+    every: Count = 4,
     pull: float = 0.1,
     via: Via = "auto",
     overlap: bool = False,
@@ -414,7 +414,7 @@ def admm(
 
 @recipe
 def demo(
-    replica: Replica, *, keep: int = 32, decay: float = 0.999, overlap: bool = False, patience: float = 2.0
+    replica: Replica, *, keep: Count = 32, decay: Share = 0.999, overlap: bool = False, patience: float = 2.0
 ) -> Talk:
     """Only the strongest cosines of the gradient travel, and of their mean only the sign is used.
 

@@ -4,11 +4,12 @@ A recipe's signature says what may be written.  What cannot be is refused in one
 """
 
 import inspect
+import math
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from atoll.codec import CODECS, Codec, parse_codec
 from atoll.codec.reduce import Coded, fitting
@@ -17,7 +18,27 @@ from atoll.errors import StrategyError, nearest
 from atoll.strategy.replica import Replica
 from atoll.strategy.talk import Strategy, Talk
 
-__all__ = ["RECIPES", "Recipe", "Setting", "parse_strategy", "recipe"]
+__all__ = ["RECIPES", "Count", "Momentum", "Range", "Recipe", "Setting", "Share", "parse_strategy", "recipe"]
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """What a number may be."""
+
+    least: float = 0.0
+    most: float = math.inf
+
+    def __contains__(self, value: float) -> bool:
+        return self.least <= value <= self.most
+
+    def __str__(self) -> str:
+        return f" from {self.least:g} to {self.most:g}" if self.most < math.inf else f" of at least {self.least:g}"
+
+
+Count = Annotated[int, Range(1)]
+Share = Annotated[float, Range(0, 1)]
+Momentum = Annotated[float, Range(0, 0.999)]
+"""What numbers in recipes usually may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +48,14 @@ class Setting:
     name: str
     kind: Any
     default: Any
+    range: Range = Range()
+
+    @classmethod
+    def of(cls, name: str, hint: Any, default: Any) -> "Setting":
+        if typing.get_origin(hint) is Annotated:
+            kind, allowed = typing.get_args(hint)
+            return cls(name, kind, default, allowed)
+        return cls(name, hint, default)
 
     @property
     def choices(self) -> tuple[str, ...]:
@@ -38,7 +67,10 @@ class Setting:
             return "one of " + "|".join(self.choices)
         if self.kind == Codec | None:
             return "a codec: " + "|".join(CODECS)
-        return {int: "a whole number", float: "a number", bool: "yes or no"}[self.kind]
+        if self.kind is bool:
+            return "yes or no"
+        told = "a whole number" if self.kind is int else "a number"
+        return told if self.range == Range() else f"{told}{self.range}"
 
     def read(self, text: str, where: str) -> Any:
         if self.kind == Codec | None:
@@ -51,7 +83,7 @@ class Setting:
                 value = {"yes": True, "true": True, "no": False, "false": False}.get(text)
             else:
                 value = self.kind(text)
-                value = value if value >= 0 else None
+                value = value if value in self.range else None
         except ValueError:
             pass
         if value is None:
@@ -77,9 +109,9 @@ RECIPES: dict[str, Recipe] = {}
 
 def recipe(make: Callable[..., Talk]) -> Callable[..., Talk]:
     """Makes a function the recipe of its name."""
-    hints = typing.get_type_hints(make)
+    hints = typing.get_type_hints(make, include_extras=True)
     settings = tuple(
-        Setting(name, hints[name], parameter.default)
+        Setting.of(name, hints[name], parameter.default)
         for name, parameter in inspect.signature(make).parameters.items()
         if parameter.kind is parameter.KEYWORD_ONLY
     )
