@@ -43,9 +43,9 @@ STRATEGIES = [
     "powersgd",
     "demo",
     "noloco:every=8",
-    "daso:codec=int8",
+    "daso",
     "decent",
-    "admm:codec=int8",
+    "admm",
     "gossip:codec=int8",
 ]
 

@@ -22,6 +22,8 @@ def test_by_name() -> None:
         ("topk/some", "expected a share"),
         ("chunk/0", "expected a whole number from 1 to 4096"),
         ("chunk/1.5", "expected a whole number"),
+        ("chunk/nan", "expected a whole number"),
+        ("lowrank/inf", "expected a whole number"),
     ],
 )
 def test_mistakes(text: str, message: str) -> None:

@@ -154,3 +154,13 @@ def test_a_peer_that_missed_a_push_gets_everything() -> None:
             if image is not None:
                 np.testing.assert_array_equal(talks[peer]._here[name].values, image.values)
     assert np.stack([replica.values for replica in replicas.values()]).mean() > 16
+
+
+@pytest.mark.parametrize("spec", ["gossip", "gossip:codec=int8", "decent", "ssp"])
+def test_a_model_that_is_not_finite_is_told_to_nobody(spec: str) -> None:
+    def look(replica: VectorReplica) -> None:
+        if replica.steps == 10 and replica.world.name == "2":
+            replica.values = np.full(3000, np.inf, dtype=np.float32)
+
+    replicas = run_strategy(FIVE, parse_strategy(spec), moving, steps=40, look=look)
+    assert all(np.isfinite(replica.values).all() for replica in replicas.values())

@@ -158,3 +158,49 @@ def test_sparseloco_says_little_and_agrees() -> None:
     ends = drive_mean("sparseloco:every=2,keep=800", steps=24)
     assert all(end.tobytes() == ends[0].tobytes() for end in ends)
     assert 0.3 < ends[0].sum() / (alike_mean().sum() * 24) < 3.5, "positions are averaged over who sent them"
+
+
+def test_a_correction_that_comes_one_step_late_is_not_overwritten() -> None:
+    """The round that is late by one step is corrected at the boundary at which the next begins, and ends in time."""
+    net = network(
+        '[[node]]\ncount = 2\nstep_s = 1\n[[link]]\namong = "*"\nlatency_ms = 10\nrate_mbps = 100\n'
+        "outages = [[3.5, 6.3]]"
+    )
+    replicas = run_strategy(
+        net,
+        parse_strategy("allreduce:quantity=gradient"),
+        lambda world: (np.zeros(2), by_rank(world)[1][:2]),
+        steps=20,
+    )
+    for replica in replicas.values():
+        np.testing.assert_allclose(replica.values, 20 * 1.5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "spec", ["allreduce:every=4", "diloco:every=4", "noloco:every=4", "allreduce:every=4,codec=int8"]
+)
+def test_where_nobody_has_anything_of_use_the_last_agreement_holds(spec: str) -> None:
+    def look(replica: VectorReplica) -> None:
+        if replica.steps == 6:
+            replica.values = np.full(4, np.nan, dtype=np.float32)
+
+    replicas = run_strategy(FAST, parse_strategy(spec), lambda _: (np.full(4, 5.0), np.ones(4)), steps=10, look=look)
+    for replica in replicas.values():
+        assert np.isfinite(replica.values).all()
+        assert replica.values.min() > 4, "not from nothing"
+
+
+def test_a_gradient_that_is_not_finite_costs_one_step() -> None:
+    def look(replica: VectorReplica) -> None:
+        replica.step = np.full(4, np.nan if replica.steps == 3 and replica.world.name == "1" else 1.0, dtype=np.float32)
+
+    for spec in ("allreduce:quantity=gradient,overlap", "allreduce:quantity=gradient", "demo", "powersgd"):
+        replicas = run_strategy(FAST, parse_strategy(spec), lambda _: (np.zeros(4), np.ones(4)), steps=12, look=look)
+        for replica in replicas.values():
+            assert np.isfinite(replica.values).all()
+            assert replica.values.mean() > 4
+
+
+def test_signs_are_the_same_for_all() -> None:
+    ends = [r.values for r in run_strategy(FAST, parse_strategy("demo"), alike, steps=6).values()]
+    assert all(end.tobytes() == ends[0].tobytes() for end in ends)

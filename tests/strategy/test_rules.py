@@ -134,3 +134,29 @@ def test_thetas_calibration_finds_a_balance() -> None:
         )
         counts[rate] = len(watch.exchanged)
     assert 2 < counts[0.02] < counts[100] / 2
+
+
+def test_a_node_that_is_called_learns_from_exchanges_too() -> None:
+    """Θ follows what exchanges take, whoever called: quick ones never make it grow."""
+    rule = ModelDrift("naive", theta=0, share=0.2)
+    rule._theta = 4.0
+    replica = VectorReplica(_Clock(), ("0", "1"), np.zeros(2), np.zeros(2))  # type: ignore[arg-type]
+    rule._replica, rule._agreed = replica, np.zeros(2, dtype=np.float32)
+    for turn in range(1, 6):
+        replica.world.now = 10.0 * turn  # type: ignore[misc]
+        rule.begins(replica.world.now)
+        replica.world.now += 0.1  # type: ignore[misc]
+        rule.agreed(np.full(2, float(turn), dtype=np.float32), slice(0, 2))
+    assert rule._theta < 4.0
+
+
+class _Clock:
+    name = "0"
+    now = 0.0
+
+
+def test_a_node_whose_model_is_not_finite_calls() -> None:
+    rule = ModelDrift("naive", theta=1e9, share=0.2)
+    replica = VectorReplica(_Clock(), ("0",), np.array([np.nan]), np.zeros(1))  # type: ignore[arg-type]
+    rule._agreed = np.zeros(1, dtype=np.float32)
+    assert rule(replica, 1)

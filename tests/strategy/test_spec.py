@@ -73,7 +73,7 @@ def test_push_sum_with_a_codec_is_refused() -> None:
         ("diloco:fragments=0", "a whole number of at least 1"),
         ("diloco:momentum=2", "a number from 0 to 0.999"),
         ("diloco:rate=-1", "a number"),
-        ("fda:share=1.5", "a number from 0 to 1"),
+        ("fda:share=1.5", "a number from 0.01 to 1"),
         ("flexible:ratio=5", "a number from 0 to 1"),
         ("allreduce:every=nan", "a whole number of at least 1"),
         ("diloco:rate=nan", "a number"),

@@ -51,6 +51,6 @@ def parse_codec(text: str, where: str = "codec") -> Codec:
     is_share = default < 1
     if is_share and not 0 < value <= 1:
         raise StrategyError(f"{where}: codec {text!r}: expected a share above 0 and up to 1 after the slash")
-    if not is_share and (value != int(value) or not 1 <= value <= 4096):
+    if not is_share and not (1 <= value <= 4096 and value == int(value)):
         raise StrategyError(f"{where}: codec {text!r}: expected a whole number from 1 to 4096 after the slash")
     return make(value)

@@ -81,9 +81,8 @@ def show_strategy(recipe: Recipe) -> RenderableType:
         table.add_column(column)
     for setting in recipe.settings:
         default = (
-            {True: "yes", False: "no"}.get(setting.default, setting.default)
-            if setting.kind is bool
-            else setting.default
+            {True: "yes", False: "no"}.get(setting.default) if isinstance(setting.default, bool) else setting.default
         )
+        default = "–" if default is None else default
         table.add_row(Text(setting.name, style="bold"), setting.expected, str(default))
     return Group(text, table if recipe.settings else Text("It has no settings.", style="dim"))

@@ -15,7 +15,7 @@ from atoll.exchange import Vector
 from atoll.strategy.replica import Quantity, Replica
 from atoll.strategy.talk import Spawn, Talk
 from atoll.strategy.when import When
-from atoll.trace import Exchanged, Waited
+from atoll.trace import ContributionRefused, Exchanged, Waited
 from atoll.world.base import Lane, Message
 
 __all__ = ["Deltas"]
@@ -59,6 +59,10 @@ class Deltas(Talk):
         replica = self._replica
         assert self._before is not None
         change = (replica.read(Quantity.PARAMETERS) - self._before) / np.float32(len(replica.members))
+        if not np.isfinite(change).all():
+            world = replica.world
+            world.record(ContributionRefused(at=world.now, node=world.name, name="change", why="not finite"))
+            change = np.zeros_like(change)
         values = self._before + change
         for name in self._owed:
             self._owed[name] += change

@@ -23,7 +23,7 @@ from atoll.strategy.replica import Quantity, Replica
 from atoll.strategy.talk import Spawn, Talk
 from atoll.strategy.when import When
 from atoll.strategy.whom import Acquaintance, Whom
-from atoll.trace import Exchanged
+from atoll.trace import ContributionRefused, Exchanged
 from atoll.world.base import Lane, Message
 
 __all__ = ["Pushes"]
@@ -98,7 +98,10 @@ class Pushes(Talk):
         merged = bool(self._arrivals)
         if merged:
             arrivals, self._arrivals = self._arrivals, []
-            self._merge(replica, arrivals, self._own)
+            if np.isfinite(replica.read(Quantity.PARAMETERS)).all():
+                self._merge(replica, arrivals, self._own)
+            else:  # there is nothing of its own to merge with
+                replica.write(Quantity.PARAMETERS, arrivals[-1].values)
         if self._merge.remembers:
             self._own.remember(replica.world.now, replica.read(Quantity.PARAMETERS))
         if self._when(replica, replica.steps - self._pushed_at_step, self._number):
@@ -113,11 +116,14 @@ class Pushes(Talk):
         targets = self._whom(free, self._fanout, self._known, world.random)
         if not targets:
             return
+        values = self._replica.read(Quantity.PARAMETERS)
+        if not np.isfinite(values).all():
+            world.record(ContributionRefused(at=world.now, node=world.name, name="push", why="not finite"))
+            return
         weight = 1.0
         if self._merge.conserves_mass:
             weight = self._own.mass / (len(targets) + 1)
             self._own.mass = weight
-        values = self._replica.read(Quantity.PARAMETERS)
         arrival = Arrival(world.name, world.now, values, self._replica.work.copy(), weight)
         for name in targets:
             self._number += 1

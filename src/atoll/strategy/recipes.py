@@ -6,7 +6,7 @@ line, the rule, and where it comes from.  To add a strategy, add a function here
 
 from collections.abc import Callable
 from functools import partial
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from atoll.strategy.pushes import Pushes
 from atoll.strategy.replica import Quantity, Replica
 from atoll.strategy.rounds import Rounds
 from atoll.strategy.rules import GradientChange, ModelDrift
-from atoll.strategy.spec import Count, Momentum, Share, recipe
+from atoll.strategy.spec import Count, Momentum, Range, Share, recipe
 from atoll.strategy.talk import Silence, Talk
 from atoll.strategy.when import Called, Every
 from atoll.strategy.whom import Aware, Exponential, Pairs, Uniform
@@ -144,7 +144,7 @@ def gossip(
     fanout: int = 0,
     aware: bool = False,
     merge: Literal["drift", "equal", "age", "pushsum"] = "drift",
-    patience_s: float = 30.0,
+    patience_s: Annotated[float, Range(0.1)] = 30.0,
     codec: Codec | None = None,
 ) -> Talk:
     """Every so many steps a node pushes its model to a few peers and merges what others pushed to it.
@@ -174,7 +174,7 @@ def ssp(replica: Replica, *, bound: Count = 4, every: Count = 1) -> Talk:
 
 
 @recipe
-def decent(replica: Replica, *, patience_s: float = 30.0) -> Talk:
+def decent(replica: Replica, *, patience_s: Annotated[float, Range(0.1)] = 30.0) -> Talk:
     """Every step a node pushes its model to one peer, 1, 2, 4, … places on in turn, while it computes the next.
 
     Rule: x ← x + (arrived − x when it was sent)/2, which is Σ w·x(t) and the node's own step since.
@@ -220,7 +220,7 @@ def fda(
     *,
     estimate: Literal["linear", "sketch", "naive"] = "linear",
     theta: float = 0.0,
-    share: Share = 0.2,
+    share: Annotated[float, Range(0.01, 1)] = 0.2,
     via: Via = "auto",
     overlap: bool = False,
     patience: float = 2.0,
@@ -279,7 +279,7 @@ def sparseloco(
 
 
 @recipe
-def daso(replica: Replica, *, every: Count = 4, via: Via = "auto", codec: Codec | None = None) -> Talk:
+def daso(replica: Replica, *, every: Count = 4, via: Via = "auto") -> Talk:
     """Every so many steps an average is begun, and blended in when it is there, however late.
 
     Rule: x ← (2S·x + Σ x received)/(2S + P), S steps after the snapshot.
@@ -294,7 +294,6 @@ def daso(replica: Replica, *, every: Count = 4, via: Via = "auto", codec: Codec 
         overlap=True,
         patience=2.0,
         ahead=partial(Blend, len(replica.members)),
-        reduction=_reduction(codec),
     )
 
 
@@ -392,7 +391,6 @@ def admm(
     via: Via = "auto",
     overlap: bool = False,
     patience: float = 2.0,
-    codec: Codec | None = None,
 ) -> Talk:
     """Nodes agree on a model and are pulled towards it, at a price that grows while they differ.
 
@@ -408,7 +406,6 @@ def admm(
         overlap=overlap,
         patience=patience,
         ahead=partial(Consensus, pull=pull),
-        reduction=_reduction(codec),
     )
 
 
@@ -418,7 +415,7 @@ def demo(
 ) -> Talk:
     """Only the strongest cosines of the gradient travel, and of their mean only the sign is used.
 
-    Rule: δ ← 0.999δ + g; send the top 32 cosines of each 64 × 64; δ ← δ − sent; g ← sign(mean)·rms(own g).
+    Rule: δ ← 0.999δ + g; send the top 32 cosines of each 64 × 64; δ ← δ − sent; g ← sign(mean)·rms(mean).
     Paper: Peng et al., DeMo: Decoupled Momentum Optimization, 2024.
     """
     return Rounds(
@@ -435,8 +432,7 @@ def demo(
     )
 
 
-def _signs(mean: Vector, own: Vector) -> Vector:
-    """Signs as large as the node's own gradients, so that the task's learning rate keeps its meaning."""
-    size = np.sqrt(np.mean(np.square(own)))
-    signs: Vector = np.sign(mean) * size
+def _signs(mean: Vector) -> Vector:
+    """Signs as large as the mean is on average, so that the task's learning rate keeps its meaning."""
+    signs: Vector = np.sign(mean) * np.sqrt(np.mean(np.square(mean)))
     return signs

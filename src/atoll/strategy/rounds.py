@@ -58,7 +58,7 @@ class Rounds(Talk):
         ahead: makes what a node that has trained on meanwhile puts on top of it.
         fragments: into how many pieces the vector is cut; rounds take them in turn.
         who: the members of each round by its number; everybody unless given.
-        post: what is made of a mean of gradients, given the node's own.
+        post: what is made of a mean of gradients.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Rounds(Talk):
         ahead: Callable[[], Ahead] = OwnSteps,
         fragments: int = 1,
         who: Callable[[int], tuple[str, ...]] | None = None,
-        post: Callable[[Vector, Vector], Vector] | None = None,
+        post: Callable[[Vector], Vector] | None = None,
     ) -> None:
         self._replica = replica
         self._when = when
@@ -131,39 +131,49 @@ class Rounds(Talk):
         """A step boundary."""
         if self._quantity is Quantity.GRADIENT:
             own = self._replica.read(self._quantity)
-            for lane in self._lanes:
-                lane.collect(own[lane.span])
+            if np.isfinite(own).all():
+                for lane in self._lanes:
+                    lane.collect(own[lane.span])
         merged = self._apply()
         # A gradient is exchanged before its step is counted.
         step = self._replica.steps + (self._quantity is Quantity.GRADIENT)
         if self._pending is None and self._when(self._replica, step - self._begun_at_step, self._number):
-            self._begin(step)
+            self._begin(step, corrected=merged)
             if not self._overlap:
                 await self._wait()
                 merged = self._apply() or merged
+        if self._quantity is Quantity.GRADIENT and not np.isfinite(self._replica.read(self._quantity)).all():
+            self._replica.write(self._quantity, np.zeros_like(own))  # a step that would end this node's training
         return merged
 
-    def _begin(self, step: int) -> None:
+    def _begin(self, step: int, *, corrected: bool) -> None:
+        """Begins a round.
+
+        Args:
+            step: the node's step.
+            corrected: an earlier round's correction is in the gradient, and must stay there.
+        """
         assert self._spawn is not None
         replica, world = self._replica, self._replica.world
         lane = self._lanes[self._number % len(self._lanes)]
         name = f"round {self._number}"
         own = lane.snapshot(replica.read(self._quantity)[lane.span])
-        snapshot: Vector | None = own
         alone = step - lane.step if self._quantity is Quantity.GRADIENT else 1
-        weight = self._weight(step - lane.step)
-        payload = lane.payload(own, weight)
+        usable = bool(np.isfinite(own).all())
+        weight = self._weight(step - lane.step) if usable else 0.0
+        payload = lane.payload(own, weight) if usable else lane.feedback.given(np.zeros_like(own))
         if not np.isfinite(payload).all():
+            usable, weight, payload = False, 0.0, np.zeros_like(own)
+        if not usable:
             world.record(ContributionRefused(at=world.now, node=world.name, name=name, why="not finite"))
-            payload, weight = np.zeros_like(payload), 0.0
-            lane.feedback.flush()  # not finite either, or soon would not be
-            snapshot = None
+        snapshot = own if usable else None
         self._begun_at_step = lane.step = step
         tail = Tail.own(replica, weight, self._choice.report())
         via = self._choice.now()
         meeting = Round(world, name, self._who(self._number), key=self._number)
         task = self._spawn(self._reduce(meeting, payload, tail, via))
-        self._pending = _Pending(self._number, via, lane, snapshot, step, alone, world.now, meeting.size, task)
+        pending = _Pending(self._number, via, lane, snapshot, step, alone + corrected, world.now, meeting.size, task)
+        self._pending = pending
         self._number += 1
 
     async def _reduce(self, meeting: Round, payload: Vector, tail: Vector, via: str) -> Reduced:
@@ -194,20 +204,23 @@ class Rounds(Talk):
         replica, world, lane = self._replica, self._replica.world, pending.lane
         result = pending.task.result()
         tail = Tail.read(result.tail, len(replica.members))
-        mean = lane.mean(result, tail.weight)
         late = replica.steps + (self._quantity is Quantity.GRADIENT) > pending.step
         values = replica.read(self._quantity)
-        if pending.snapshot is None:
+        mean = lane.mean(result, tail.weight)
+        if mean is None:  # nobody had anything of use, on which all agree
+            values[lane.span] = values[lane.span] if pending.snapshot is not None else lane.restart(None)
+        elif self._quantity is Quantity.PARAMETERS and pending.snapshot is None:
             values[lane.span] = lane.restart(mean)
         elif self._quantity is Quantity.PARAMETERS:
+            assert pending.snapshot is not None
             steps = Steps(pending.step, replica.steps - pending.step)
             values[lane.span] = lane.agree(mean, values[lane.span], pending.snapshot, steps)
-        elif self._post:
-            values[lane.span] = self._post(mean, values[lane.span])
-        elif late or pending.alone > 1:
-            values[lane.span] += mean - pending.snapshot
         else:
-            values[lane.span] = mean
+            mean = self._post(mean) if self._post else mean
+            if pending.snapshot is not None and (late or pending.alone > 1):
+                values[lane.span] += mean - pending.snapshot
+            else:
+                values[lane.span] = mean
         replica.write(self._quantity, values)
         replica.include(tail.work)
         self._durations.append(world.now - pending.since)
@@ -271,17 +284,23 @@ class _Lane:
             given = given - self._agreed
         return self.feedback.given(given * np.float32(weight))
 
-    def mean(self, result: Reduced, weight: float) -> Vector:
-        self.feedback.keep(result.unsent)
-        mean: Vector = result.total / np.float32(weight) if weight > 0 else np.zeros_like(result.total)
+    def mean(self, result: Reduced, weight: float) -> Vector | None:
+        """What a round says; `None` if it says nothing of use.  All members hold the same bytes and see the same."""
+        unsent = result.unsent
+        self.feedback.keep(unsent if unsent is not None and np.isfinite(unsent).all() else None)
+        if weight <= 0 or not np.isfinite(result.total).all():
+            return None
+        mean: Vector = result.total / np.float32(weight)
         if self._absolute:
             return mean
         assert self._agreed is not None
         return self._agreed + mean
 
-    def restart(self, mean: Vector) -> Vector:
+    def restart(self, mean: Vector | None) -> Vector:
         """What a member whose own values are of no use goes on with."""
-        self._agreed = self._outer(mean)
+        if mean is not None:
+            self._agreed = self._outer(mean)
+        assert self._agreed is not None
         return self._agreed
 
     def agree(self, mean: Vector, own: Vector, snapshot: Vector, steps: Steps) -> Vector:

@@ -32,7 +32,10 @@ class GradientChange:
 
     def __call__(self, replica: Replica, steps_since: int) -> bool:  # noqa: ARG002 - the shape of a rule
         gradient = replica.read(Quantity.GRADIENT)
-        self._norms.append(float(np.dot(gradient, gradient)))
+        norm = float(np.dot(gradient, gradient))
+        if not np.isfinite(norm):
+            return True
+        self._norms.append(norm)
         fall = 1 - min(0.99, len(replica.members) / 100)
         weights = fall ** np.arange(len(self._norms))[::-1]
         smoothed = float(weights @ np.array(self._norms) / weights.sum())
@@ -40,6 +43,9 @@ class GradientChange:
         if before is None or before <= 0:
             return True
         return abs(smoothed - before) / before >= self._delta
+
+    def begins(self, now: float) -> None:
+        """When exchanges take place changes nothing either."""
 
     def agreed(self, values: Vector, span: slice) -> None:
         """What is agreed on changes nothing in how gradients are compared."""
@@ -110,15 +116,18 @@ class ModelDrift:
     def __call__(self, replica: Replica, steps_since: int) -> bool:
         assert self._agreed is not None
         drift = replica.read(Quantity.PARAMETERS) - self._agreed
-        squared, told = float(np.dot(drift, drift)), self._summary(drift)
+        squared = float(np.dot(drift, drift))
+        if not np.isfinite(squared):
+            return True  # only the others can help this node
+        told = self._summary(drift)
         self._tell(replica, squared, told)
         variance = self._variance([(squared, told), *self._heard.values()])
         if self._theta is None and steps_since >= self._first:
             self._theta = max(variance, 1e-30)
-        due = self._theta is not None and variance >= self._theta
-        if due:
-            self._called_s = replica.world.now
-        return due
+        return self._theta is not None and variance >= self._theta
+
+    def begins(self, now: float) -> None:
+        self._called_s = now
 
     def _summary(self, drift: Vector) -> Vector:
         if self._sketch:

@@ -4,7 +4,6 @@ A recipe's signature says what may be written.  What cannot be is refused in one
 """
 
 import inspect
-import math
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,13 +25,13 @@ class Range:
     """What a number may be."""
 
     least: float = 0.0
-    most: float = math.inf
+    most: float = 1e9
 
     def __contains__(self, value: float) -> bool:
         return self.least <= value <= self.most
 
     def __str__(self) -> str:
-        return f" from {self.least:g} to {self.most:g}" if self.most < math.inf else f" of at least {self.least:g}"
+        return f" from {self.least:g} to {self.most:g}" if self.most < 1e9 else f" of at least {self.least:g}"
 
 
 Count = Annotated[int, Range(1)]
@@ -66,7 +65,7 @@ class Setting:
         if self.choices:
             return "one of " + "|".join(self.choices)
         if self.kind == Codec | None:
-            return "a codec: " + "|".join(CODECS)
+            return "a codec: " + ", ".join(CODECS)
         if self.kind is bool:
             return "yes or no"
         told = "a whole number" if self.kind is int else "a number"

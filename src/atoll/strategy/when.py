@@ -54,6 +54,9 @@ class Rule(Protocol):
     def __call__(self, replica: Replica, steps_since: int) -> bool:
         """Whether the node needs an exchange; asked at every boundary."""
 
+    def begins(self, now: float) -> None:
+        """An exchange begins, whoever called for it."""
+
     def agreed(self, values: Vector, span: slice) -> None: ...
 
 
@@ -81,8 +84,10 @@ class Called(When):
     def __call__(self, replica: Replica, steps_since: int, number: int) -> bool:
         wanted = self._rule(replica, steps_since) or (self._longest > 0 and steps_since >= self._longest)
         if self._called >= number:
+            self._rule.begins(replica.world.now)
             return True
         if wanted:
+            self._rule.begins(replica.world.now)
             assert self._spawn is not None
             self._called = number
             for name in replica.members:
