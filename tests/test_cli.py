@@ -14,7 +14,7 @@ ATOLL = Path(sys.executable).with_name("atoll")
 
 
 def atoll(*arguments: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([ATOLL, *arguments], capture_output=True, text=True, cwd=folder, check=False, timeout=60)
+    return subprocess.run([ATOLL, *arguments], capture_output=True, text=True, cwd=folder, check=False, timeout=240)
 
 
 def test_lists_and_shows_networks() -> None:
