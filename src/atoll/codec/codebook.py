@@ -55,28 +55,39 @@ class Codebook(Codec):
 
 def bins(rows: Tensor, bits: int) -> tuple[Tensor, Tensor]:
     """The codebook and the codes of each row: bins are cut at 0, and with two bits at ±1.5 σ of the row."""
-    positive = rows > 0
-    code = positive.view(torch.uint8)
-    total, width = rows.sum(1), rows.shape[1]
-    total_positive, many_positive = rows.clamp_min(0).sum(1), positive.sum(1)
+    width = rows.shape[1]
+    zero = _below(rows)
+    total, many_positive = rows.sum(1), width + _sum(zero)
+    total_positive = rows.clamp_min(0).sum(1)
     if bits == 1:
         book = [_mean(total - total_positive, width - many_positive), _mean(total_positive, many_positive)]
-        return torch.stack(book, dim=1), code
+        return torch.stack(book, dim=1), (zero + 1).to(torch.uint8)
     edge = 1.5 / width**0.5 * torch.linalg.vector_norm(rows, dim=1, keepdim=True)
-    high, low = rows > edge, rows < -edge
-    code = code + high.view(torch.uint8) + 1
-    code -= low.view(torch.uint8)
-    many_high, many_low = high.sum(1), low.sum(1)
+    from_high, from_low = rows - edge, rows + edge
+    high, low = _below(from_high), _below(from_low)
+    many_high, many_low = width + _sum(high), -_sum(low)
+    zero += high
+    zero += low
+    zero += 3
     # What is beyond an edge: how far beyond, and the edge itself for each.
-    total_high = (rows - edge).clamp_min_(0).sum(1) + edge[:, 0] * many_high
-    total_low = (rows + edge).clamp_max_(0).sum(1) - edge[:, 0] * many_low
+    total_high = from_high.clamp_min_(0).sum(1) + edge[:, 0] * many_high
+    total_low = from_low.clamp_max_(0).sum(1) - edge[:, 0] * many_low
     book = [
         _mean(total_low, many_low),
         _mean(total - total_positive - total_low, width - many_positive - many_low),
         _mean(total_positive - total_high, many_positive - many_high),
         _mean(total_high, many_high),
     ]
-    return torch.stack(book, dim=1), code
+    return torch.stack(book, dim=1), zero.to(torch.uint8)
+
+
+def _below(values: Tensor) -> Tensor:
+    """−1 where a value has the sign bit, else 0: three times as quick as a comparison."""
+    return values.contiguous().view(torch.int32) >> 31
+
+
+def _sum(numbers: Tensor) -> Tensor:
+    return numbers.sum(1, dtype=torch.int32)
 
 
 def _mean(total: Tensor, many: Tensor) -> Tensor:
