@@ -1,5 +1,6 @@
 """What benchmarks of strategies share: running a plan, and putting tables into documents."""
 
+import argparse
 import re
 import tempfile
 import time
@@ -14,18 +15,20 @@ from atoll.report.results import Comparison, Row
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 
 
+def parser(about: str | None) -> argparse.ArgumentParser:
+    """A command line with what every benchmark of strategies takes."""
+    made = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--seeds", type=int, default=5)
+    made.add_argument("--jobs", type=int, default=2)
+    made.add_argument("--device", default="cpu")
+    made.add_argument("--limit", type=float, help="virtual seconds; twenty ideals if left out")
+    return made
+
+
 def run_plan(
-    network: str,
-    strategies: list[str],
-    *,
-    task: str,
-    data: Path | None,
-    shards: str,
-    seeds: int,
-    jobs: int,
-    limit_s: float | None = None,
-    device: str = "cpu",
+    arguments: argparse.Namespace, network: str, strategies: list[str], *, task: str, data: Path | None, shards: str
 ) -> Comparison:
+    """Compares strategies as the command line says."""
     began = time.perf_counter()
     plan = Plan.of(
         load_network(network),
@@ -33,12 +36,12 @@ def run_plan(
         data=data,
         strategies=strategies,
         shards=shards,
-        seeds=range(seeds),
-        limit_s=limit_s,
-        device=device,
+        seeds=range(arguments.seeds),
+        limit_s=arguments.limit,
+        device=arguments.device,
     )
     with tempfile.TemporaryDirectory() as folder:
-        found = compare(plan, Path(folder), jobs=jobs, console=Console(quiet=True))
+        found = compare(plan, Path(folder), jobs=arguments.jobs, console=Console(quiet=True))
     print(f"{network}, {task}, {shards}: {time.perf_counter() - began:.0f} s", flush=True)
     return found
 

@@ -20,7 +20,7 @@ from atoll.report.results import Comparison, Row
 from atoll.trace import Exchanged, Planned, Tested, read_trace
 from atoll.train import IDEAL_STRATEGY, RunSpec
 from atoll.train.batch import run_all
-from benchmarks.common import RESULTS, markdown, put, run_plan, seconds
+from benchmarks.common import RESULTS, markdown, parser, put, run_plan, seconds
 
 DOCUMENT = RESULTS / "communication.md"
 SHARDS = ("dirichlet:0.3", "label")
@@ -212,17 +212,7 @@ def frontier(arguments: argparse.Namespace) -> None:
 
 
 def _plan(arguments: argparse.Namespace, network: str, strategies: list[str], shards: str) -> Comparison:
-    return run_plan(
-        network,
-        strategies,
-        task=arguments.task,
-        data=arguments.data,
-        shards=shards,
-        seeds=arguments.seeds,
-        jobs=arguments.jobs,
-        limit_s=arguments.limit,
-        device=arguments.device,
-    )
+    return run_plan(arguments, network, strategies, task=arguments.task, data=arguments.data, shards=shards)
 
 
 PARTS: dict[str, Callable[[argparse.Namespace], None]] = {
@@ -234,18 +224,14 @@ PARTS: dict[str, Callable[[argparse.Namespace], None]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=PARTS)
-    parser.add_argument("--task", default="mnist")
-    parser.add_argument("--data", type=Path)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--limit", type=float)
-    parser.add_argument("--steps", type=int, default=600, help="of the frontier")
-    parser.add_argument("--only", nargs="+", help="networks")
-    parser.add_argument("--strategies", nargs="+")
-    arguments = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("part", choices=PARTS)
+    options.add_argument("--task", default="mnist")
+    options.add_argument("--data", type=Path)
+    options.add_argument("--steps", type=int, default=600, help="of the frontier")
+    options.add_argument("--only", nargs="+", help="networks")
+    options.add_argument("--strategies", nargs="+")
+    arguments = options.parse_args()
     arguments.parameters = {"digits": 4810, "mnist": 693_962, "text": 236_256}.get(arguments.task, 1)
     PARTS[arguments.part](arguments)
 

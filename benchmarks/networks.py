@@ -4,10 +4,9 @@ python -m benchmarks.networks                                  # digits, about t
 python -m benchmarks.networks --mnist FOLDER --only nine       # mnist on nine: hours
 """
 
-import argparse
 from pathlib import Path
 
-from benchmarks.common import RESULTS, markdown, put, run_plan, seconds
+from benchmarks.common import RESULTS, markdown, parser, put, run_plan, seconds
 
 NETWORKS = ["triangle", "nine", "commute", "line", "partition"]
 STRATEGIES = [
@@ -34,30 +33,16 @@ STRATEGIES = [
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--limit", type=float, help="virtual seconds; twenty ideals if left out")
-    parser.add_argument("--shards", nargs="+", default=["dirichlet:0.3", "label"])
-    parser.add_argument("--only", nargs="+", default=NETWORKS)
-    parser.add_argument("--mnist", type=Path, help="run mnist from this folder instead of digits")
-    parser.add_argument("--strategies", nargs="+", default=STRATEGIES)
-    arguments = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--shards", nargs="+", default=["dirichlet:0.3", "label"])
+    options.add_argument("--only", nargs="+", default=NETWORKS)
+    options.add_argument("--mnist", type=Path, help="run mnist from this folder instead of digits")
+    options.add_argument("--strategies", nargs="+", default=STRATEGIES)
+    arguments = options.parse_args()
     task = "mnist" if arguments.mnist else "digits"
     for network in arguments.only:
         for shards in arguments.shards:
-            found = run_plan(
-                network,
-                arguments.strategies,
-                task=task,
-                data=arguments.mnist,
-                shards=shards,
-                seeds=arguments.seeds,
-                jobs=arguments.jobs,
-                device=arguments.device,
-                limit_s=arguments.limit,
-            )
+            found = run_plan(arguments, network, arguments.strategies, task=task, data=arguments.mnist, shards=shards)
             rows = [
                 [
                     f"`{row.strategy}`",

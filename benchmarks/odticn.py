@@ -7,11 +7,10 @@
 An iteration is 11 steps at three nodes and 4 at nine, as published.
 """
 
-import argparse
 from pathlib import Path
 
 from atoll.report.results import Comparison
-from benchmarks.common import RESULTS, markdown, put, run_plan, seconds
+from benchmarks.common import RESULTS, markdown, parser, put, run_plan, seconds
 
 PUBLISHED = {
     "odticn-3": {1: "173.56", 2: "110.92", 4: "80.14", 8: "106.69", "gossip": "142.41", "aware": "146.55"},
@@ -92,26 +91,14 @@ def table(network: str, names: dict[str, str], found: Comparison) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--only", nargs="+", default=list(PUBLISHED))
-    parser.add_argument("--outer", action="store_true", help="the table with outer momentum instead of the first")
-    arguments = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--data", type=Path, required=True)
+    options.add_argument("--only", nargs="+", default=list(PUBLISHED))
+    options.add_argument("--outer", action="store_true", help="the table with outer momentum instead of the first")
+    arguments = options.parse_args()
     for network in arguments.only:
         names = with_outer_momentum(network) if arguments.outer else strategies(network)
-        found = run_plan(
-            network,
-            list(names),
-            task="mnist",
-            data=arguments.data,
-            shards="iid",
-            seeds=arguments.seeds,
-            jobs=arguments.jobs,
-            device=arguments.device,
-        )
+        found = run_plan(arguments, network, list(names), task="mnist", data=arguments.data, shards="iid")
         put(RESULTS / "odticn.md", network + " outer" * arguments.outer, table(network, names, found))
 
 

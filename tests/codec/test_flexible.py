@@ -1,6 +1,7 @@
 """How much and which way: the knee against its definition, and decisions against what then happens."""
 
 import dataclasses
+import itertools
 from statistics import median
 
 import numpy as np
@@ -14,6 +15,7 @@ from atoll.trace import Event, Exchanged, Planned
 from atoll.world import Physics
 from atoll.world.base import World
 from tests.strategy.nodes import Numbers, run_strategy
+from tests.world.networks import network
 
 
 @given(st.lists(st.tuples(st.floats(0.01, 10), st.floats(0.01, 1)), min_size=1, max_size=12))
@@ -76,6 +78,17 @@ def test_a_fixed_ratio_and_way_are_kept() -> None:
     watch = Watch()
     run_strategy(net, parse_strategy("flexible:ratio=0.01,way=tree,var"), noisy, steps=10, trace=watch)
     assert {(plan.ratio, plan.via) for plan in watch.planned.values()} == {(0.01, "tree")}
+
+
+def test_a_ring_goes_in_its_best_order() -> None:
+    """Two sites, met in turn: a ring that alternates between them crosses the long link at every hop."""
+    text = "[[node]]\ncount = 6\nstep_s = 0.5\n"
+    for a, b in itertools.combinations(range(6), 2):
+        text += f'[[link]]\nbetween = ["{a}", "{b}"]\nlatency_ms = {100 if (a + b) % 2 else 1}\nrate_mbps = 100\n'
+    watch = Watch()
+    run_strategy(network(text), parse_strategy("flexible:ratio=0.01,way=ring"), noisy, steps=25, trace=watch)
+    names = list(watch.taken)
+    assert watch.taken[names[-1]] < 0.9 * watch.taken[names[0]], "once latencies are known, the ring is quicker"
 
 
 def test_candidates() -> None:

@@ -82,3 +82,10 @@ def test_push_sum_with_a_codec_is_refused() -> None:
 def test_numbers_out_of_range_are_refused(text: str, expected: str) -> None:
     with pytest.raises(StrategyError, match=f"expected {expected}, not"):
         parse_strategy(text)
+
+
+def test_parts_that_do_not_go_together_are_refused_when_read() -> None:
+    with pytest.raises(StrategyError, match="strategy 'allreduce:gradient,overlap,shared': `ahead` is about models"):
+        parse_strategy("allreduce:gradient,overlap,shared")
+    with pytest.raises(StrategyError, match="mixtures"):
+        parse_strategy("gossip:codec=dct")

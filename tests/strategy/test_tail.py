@@ -1,28 +1,28 @@
+"""Numbers behind the values of a round."""
+
+from typing import cast
+
 import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
 
-from atoll.strategy.tail import Choice
-
-
-def test_the_best_is_found_and_the_runner_up_is_tried_again() -> None:
-    choice = Choice("best", ("a", "b", "c"))
-    took = {"a": 3.0, "b": 1.0, "c": 2.0}
-    used = []
-    for _ in range(41):
-        via = choice.now()
-        used.append(via)
-        choice.learn(via, took[via], choice.report())
-    assert used[:3] == ["a", "b", "c"]
-    assert used[4:19] == ["b"] * 15
-    assert used[19] == "c"
-    took["c"] = 0.1
-    for _ in range(60):
-        via = choice.now()
-        choice.learn(via, took[via], choice.report())
-    assert choice.now() == "c"
+from atoll.strategy.replica import Replica
+from atoll.strategy.tail import Tail
 
 
-def test_what_is_fixed_is_not_reported() -> None:
-    choice = Choice("ring", ("star", "ring"))
-    assert choice.now() == "ring"
-    assert len(choice.report()) == 0
-    choice.learn("ring", 1.0, np.zeros(0, dtype=np.float32))
+class Worker:
+    def __init__(self, rank: int, count: int, work: int) -> None:
+        self.rank = rank
+        self.members = tuple(map(str, range(count)))
+        self.work = np.zeros(count, dtype=np.int64)
+        self.work[rank] = work
+
+
+@given(st.lists(st.integers(0, 2**40), min_size=1, max_size=9))
+def test_sums_of_tails_hold_everybodys_work_exactly(works: list[int]) -> None:
+    report = np.array([0.5], dtype=np.float32)
+    tails = [Tail.own(cast("Replica", Worker(rank, len(works), work)), 2.0, report) for rank, work in enumerate(works)]
+    total = Tail.read(np.sum(tails, axis=0, dtype=np.float32), len(works))
+    assert total.work.tolist() == works
+    assert total.weight == 2.0 * len(works)
+    assert total.reports.tolist() == [0.5 * len(works)]

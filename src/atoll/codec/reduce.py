@@ -5,6 +5,7 @@ is not in it: error feedback keeps that for the next round.  Beside the values g
 always added exactly.
 """
 
+import abc
 from dataclasses import dataclass
 from typing import Literal
 
@@ -34,38 +35,39 @@ class Reduced:
     """How it went, where the reduction chose that itself."""
 
 
-def fitting(via: str, reduction: "Reduction", where: str = "strategy") -> str:
+def fitting(via: str, reduction: "Reduction") -> str:
     """The collective that was asked for, if the reduction can go by it; the first that fits for `auto`."""
     if via == "auto":
         return reduction.vias[0]
     if via not in ("best", *reduction.vias):
         raise StrategyError(
-            f"{where}: {via!r} adds up values on their way, and what this codec sends cannot be added: expected "
+            f"{via!r} adds up values on their way, and what this codec sends cannot be added: expected "
             f"via={'|'.join(reduction.vias)}"
         )
     return via
 
 
-class Reduction:
+class Reduction(abc.ABC):
     """One way to add up."""
 
     __slots__ = ()
 
     @property
+    @abc.abstractmethod
     def vias(self) -> tuple[str, ...]:
         """The collectives that it can go by."""
-        raise NotImplementedError
 
     @property
+    @abc.abstractmethod
     def exact(self) -> bool:
         """Whether all of every value arrives."""
-        raise NotImplementedError
 
-    def start(self, world: World, members: tuple[str, ...], spawn: Spawn) -> None:
+    def start(self, world: World, members: tuple[str, ...], spawn: Spawn) -> None:  # noqa: B027 - most need nothing
         """Called once, before the first round."""
 
+    @abc.abstractmethod
     async def __call__(self, meeting: Round, values: Vector, tail: Vector, via: str) -> Reduced:
-        raise NotImplementedError
+        """Adds up; `tail` travels beside the values and is always added exactly."""
 
 
 @dataclass(frozen=True, slots=True)

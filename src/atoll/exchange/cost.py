@@ -17,7 +17,7 @@ __all__ = ["Links", "broadcast_s", "collective_s", "ring_order"]
 Matrix = NDArray[np.float64]
 Sends = dict[tuple[int, int], float]
 """Bytes from one rank to another."""
-BRUTE_FORCE = 8
+BRUTE_FORCE = 6
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -3,6 +3,7 @@
 A part holds one node's state.  It is told of every mean that is taken, and returns what to put on top of it.
 """
 
+import abc
 from typing import NamedTuple
 
 import numpy as np
@@ -22,9 +23,10 @@ class Steps(NamedTuple):
     since: int
 
 
-class Ahead:
+class Ahead(abc.ABC):
     """What a node puts on top of a late mean, and what it contributes to the next."""
 
+    @abc.abstractmethod
     def __call__(self, mean: Vector, own: Vector, drift: Vector, steps: Steps) -> Vector:
         """What to add to `mean`.
 
@@ -34,7 +36,6 @@ class Ahead:
             drift: what the node's own steps since the snapshot have changed in it.
             steps: when the snapshot was taken, and how many steps the node has done since.
         """
-        raise NotImplementedError
 
     def contribution(self, snapshot: Vector) -> Vector:
         """What a node whose model is `snapshot` gives to the round that it begins."""

@@ -17,8 +17,10 @@ import torch
 from numpy.typing import NDArray
 
 from atoll.codec import Codec
+from atoll.codec.transform import Cosine, LowRank
+from atoll.errors import StrategyError
 from atoll.exchange import Body, Vector
-from atoll.strategy.merge import Arrival, Merge, Own
+from atoll.strategy.merge import Arrival, Drift, Merge, Own
 from atoll.strategy.replica import Quantity, Replica
 from atoll.strategy.talk import Spawn, Talk
 from atoll.strategy.when import When
@@ -65,6 +67,10 @@ class Pushes(Talk):
         patience_s: float,
         codec: Codec | None = None,
     ) -> None:
+        if codec is not None and not isinstance(merge, Drift):
+            raise StrategyError("a push in a codec is not a whole model, which this merge needs: expected merge=drift")
+        if isinstance(codec, (Cosine, LowRank)):
+            raise StrategyError("a push must tell some values as they are, and this codec tells mixtures of them")
         self._replica = replica
         self._when = when
         self._whom = whom

@@ -124,7 +124,6 @@ def diloco(
     return Rounds(
         replica,
         when=Every(every),
-        quantity=Quantity.PARAMETERS,
         via=via,
         weight=ByWork() if merge == "work" else Mean(),
         overlap=overlap,
@@ -204,9 +203,7 @@ def selsync(
     return Rounds(
         replica,
         when=Called(partial(GradientChange, delta, window)),
-        quantity=Quantity.PARAMETERS,
         via=via,
-        weight=Mean(),
         overlap=overlap,
         patience=patience,
         ahead=_ahead(ahead),
@@ -235,9 +232,7 @@ def fda(
     return Rounds(
         replica,
         when=Called(partial(ModelDrift, estimate, theta=theta, share=share)),
-        quantity=Quantity.PARAMETERS,
         via=via,
-        weight=Mean(),
         overlap=overlap,
         patience=patience,
         ahead=_ahead(ahead),
@@ -266,9 +261,7 @@ def sparseloco(
     return Rounds(
         replica,
         when=Every(every),
-        quantity=Quantity.PARAMETERS,
         via="gather",
-        weight=Mean(),
         overlap=overlap,
         patience=patience,
         ahead=_ahead(ahead),
@@ -288,11 +281,8 @@ def daso(replica: Replica, *, every: Count = 4, via: Via = "auto") -> Talk:
     return Rounds(
         replica,
         when=Every(every),
-        quantity=Quantity.PARAMETERS,
         via=via,
-        weight=Mean(),
         overlap=True,
-        patience=2.0,
         ahead=partial(Blend, len(replica.members)),
     )
 
@@ -318,8 +308,6 @@ def flexible(
         replica,
         when=Every(every),
         quantity=Quantity(quantity),
-        via="auto",
-        weight=Mean(),
         overlap=overlap,
         patience=patience,
         reduction=Flexible(lead=lead, ratio=ratio, via="" if way == "best" else way),
@@ -347,7 +335,6 @@ def powersgd(
         when=Every(every),
         quantity=Quantity(quantity),
         via=via,
-        weight=Mean(),
         overlap=overlap,
         patience=patience,
         reduction=LowRankSum(rank),
@@ -372,9 +359,7 @@ def noloco(
     return Rounds(
         replica,
         when=Every(every),
-        quantity=Quantity.PARAMETERS,
         via="gather",
-        weight=Mean(),
         overlap=overlap,
         patience=patience,
         outer=partial(HeavyBall, rate=rate, momentum=momentum),
@@ -400,9 +385,7 @@ def admm(
     return Rounds(
         replica,
         when=Every(every),
-        quantity=Quantity.PARAMETERS,
         via=via,
-        weight=Mean(),
         overlap=overlap,
         patience=patience,
         ahead=partial(Consensus, pull=pull),
@@ -423,7 +406,6 @@ def demo(
         when=Every(1),
         quantity=Quantity.GRADIENT,
         via="gather",
-        weight=Mean(),
         overlap=overlap,
         patience=patience,
         reduction=Coded(Cosine(keep)),

@@ -24,12 +24,14 @@ import numpy as np
 
 from atoll.codec import Feedback
 from atoll.codec.reduce import Plain, Reduced, Reduction, fitting
+from atoll.errors import StrategyError
 from atoll.exchange import Round, Vector
 from atoll.strategy.ahead import Ahead, OwnSteps, Steps
-from atoll.strategy.merge import Weight
+from atoll.strategy.choice import Choice
+from atoll.strategy.merge import Mean, Weight
 from atoll.strategy.outer import Outer, TakeMean
 from atoll.strategy.replica import Quantity, Replica
-from atoll.strategy.tail import Choice, Tail
+from atoll.strategy.tail import Tail
 from atoll.strategy.talk import Spawn, Talk
 from atoll.strategy.when import When
 from atoll.trace import ContributionRefused, Exchanged, Waited
@@ -39,6 +41,7 @@ __all__ = ["Rounds"]
 LEAST_WAIT_S = 2.0
 FIRST_WAIT_S = 30.0
 """How long a round is waited for before anything is known of how long rounds take."""
+MEAN = Mean()
 
 
 class Rounds(Talk):
@@ -66,11 +69,11 @@ class Rounds(Talk):
         replica: Replica,
         *,
         when: When,
-        quantity: Quantity,
-        via: str,
-        weight: Weight,
-        overlap: bool,
-        patience: float,
+        quantity: Quantity = Quantity.PARAMETERS,
+        via: str = "auto",
+        weight: Weight = MEAN,
+        overlap: bool = False,
+        patience: float = 2.0,
         reduction: Reduction | None = None,
         decay: float = 1.0,
         outer: Callable[[], Outer] = TakeMean,
@@ -89,6 +92,8 @@ class Rounds(Talk):
         self._patience = patience
         self._reduction = reduction or Plain()
         self._choice = Choice(fitting(via, self._reduction), self._reduction.vias)
+        if quantity is Quantity.GRADIENT and ahead is not OwnSteps:
+            raise StrategyError("`ahead` is about models, and gradients are averaged: expected quantity=parameters")
         size = len(replica.read(quantity))
         cuts = np.linspace(0, size, fragments + 1).round().astype(int).tolist()
         absolute = self._reduction.exact or quantity is Quantity.GRADIENT
@@ -130,10 +135,7 @@ class Rounds(Talk):
     async def _turn(self) -> bool:
         """A step boundary."""
         if self._quantity is Quantity.GRADIENT:
-            own = self._replica.read(self._quantity)
-            if np.isfinite(own).all():
-                for lane in self._lanes:
-                    lane.collect(own[lane.span])
+            self._collect()
         merged = self._apply()
         # A gradient is exchanged before its step is counted.
         step = self._replica.steps + (self._quantity is Quantity.GRADIENT)
@@ -142,9 +144,16 @@ class Rounds(Talk):
             if not self._overlap:
                 await self._wait()
                 merged = self._apply() or merged
-        if self._quantity is Quantity.GRADIENT and not np.isfinite(self._replica.read(self._quantity)).all():
-            self._replica.write(self._quantity, np.zeros_like(own))  # a step that would end this node's training
         return merged
+
+    def _collect(self) -> None:
+        """Takes the gradient of this step up among those to share.  One that is not finite is not used either."""
+        own = self._replica.read(self._quantity)
+        if not np.isfinite(own).all():
+            self._replica.write(self._quantity, np.zeros_like(own))
+            return
+        for lane in self._lanes:
+            lane.collect(own[lane.span])
 
     def _begin(self, step: int, *, corrected: bool) -> None:
         """Begins a round.
@@ -157,23 +166,23 @@ class Rounds(Talk):
         replica, world = self._replica, self._replica.world
         lane = self._lanes[self._number % len(self._lanes)]
         name = f"round {self._number}"
-        own = lane.snapshot(replica.read(self._quantity)[lane.span])
-        alone = step - lane.step if self._quantity is Quantity.GRADIENT else 1
-        usable = bool(np.isfinite(own).all())
-        weight = self._weight(step - lane.step) if usable else 0.0
-        payload = lane.payload(own, weight) if usable else lane.feedback.given(np.zeros_like(own))
-        if not np.isfinite(payload).all():
-            usable, weight, payload = False, 0.0, np.zeros_like(own)
-        if not usable:
+        if self._quantity is Quantity.GRADIENT:
+            snapshot = lane.collected()
+            alone = step - lane.step + corrected
+        else:
+            snapshot = replica.read(self._quantity)[lane.span]
+            alone = 1
+        weight = self._weight(step - lane.step)
+        payload = lane.payload(snapshot, weight)
+        if payload is None:
             world.record(ContributionRefused(at=world.now, node=world.name, name=name, why="not finite"))
-        snapshot = own if usable else None
+            snapshot, weight, payload = None, 0.0, lane.unsent()
         self._begun_at_step = lane.step = step
         tail = Tail.own(replica, weight, self._choice.report())
         via = self._choice.now()
         meeting = Round(world, name, self._who(self._number), key=self._number)
         task = self._spawn(self._reduce(meeting, payload, tail, via))
-        pending = _Pending(self._number, via, lane, snapshot, step, alone + corrected, world.now, meeting.size, task)
-        self._pending = pending
+        self._pending = _Pending(self._number, via, lane, snapshot, step, alone, world.now, meeting.size, task)
         self._number += 1
 
     async def _reduce(self, meeting: Round, payload: Vector, tail: Vector, via: str) -> Reduced:
@@ -207,18 +216,13 @@ class Rounds(Talk):
         late = replica.steps + (self._quantity is Quantity.GRADIENT) > pending.step
         values = replica.read(self._quantity)
         mean = lane.mean(result, tail.weight)
-        if mean is None:  # nobody had anything of use, on which all agree
-            values[lane.span] = values[lane.span] if pending.snapshot is not None else lane.restart(None)
-        elif self._quantity is Quantity.PARAMETERS and pending.snapshot is None:
-            values[lane.span] = lane.restart(mean)
-        elif self._quantity is Quantity.PARAMETERS:
-            assert pending.snapshot is not None
+        if self._quantity is Quantity.PARAMETERS:
             steps = Steps(pending.step, replica.steps - pending.step)
             values[lane.span] = lane.agree(mean, values[lane.span], pending.snapshot, steps)
-        else:
+        elif mean is not None:
             mean = self._post(mean) if self._post else mean
-            if pending.snapshot is not None and (late or pending.alone > 1):
-                values[lane.span] += mean - pending.snapshot
+            if pending.snapshot is None or late or pending.alone > 1:
+                values[lane.span] += mean if pending.snapshot is None else mean - pending.snapshot
             else:
                 values[lane.span] = mean
         replica.write(self._quantity, values)
@@ -269,20 +273,30 @@ class _Lane:
     def collect(self, gradient: Vector) -> None:
         self._unshared = gradient if self._unshared is None else self._unshared + gradient
 
-    def snapshot(self, values: Vector) -> Vector:
-        """Of gradients, all that were used since the last round: had only the present one been shared, replicas that
-        went on alone for a while would never meet again.
+    def collected(self) -> Vector | None:
+        """All gradients that were used since the last round: had only the present one been shared, replicas that went
+        on alone for a while would never meet again.
         """
         collected, self._unshared = self._unshared, None
-        return values if collected is None else collected
+        return collected
 
-    def payload(self, snapshot: Vector, weight: float) -> Vector:
-        """What the member gives to a round: its values or what has changed in them, and what it has not sent before."""
+    def payload(self, snapshot: Vector | None, weight: float) -> Vector | None:
+        """What the member gives to a round: its values or what has changed in them, and what it has not sent before.
+
+        `None` if that is of no use to anybody.
+        """
+        if snapshot is None or not np.isfinite(snapshot).all():
+            return None
         given: Vector = self._ahead.contribution(snapshot)
         if not self._absolute:
             assert self._agreed is not None
             given = given - self._agreed
-        return self.feedback.given(given * np.float32(weight))
+        given = self.feedback.given(given * np.float32(weight))
+        return given if np.isfinite(given).all() else None
+
+    def unsent(self) -> Vector:
+        """What the member can still give when it has nothing new."""
+        return self.feedback.given(np.zeros(self.span.stop - self.span.start, dtype=np.float32))
 
     def mean(self, result: Reduced, weight: float) -> Vector | None:
         """What a round says; `None` if it says nothing of use.  All members hold the same bytes and see the same."""
@@ -296,17 +310,21 @@ class _Lane:
         assert self._agreed is not None
         return self._agreed + mean
 
-    def restart(self, mean: Vector | None) -> Vector:
-        """What a member whose own values are of no use goes on with."""
+    def agree(self, mean: Vector | None, own: Vector, snapshot: Vector | None, steps: Steps) -> Vector:
+        """What the member's model is from now on.
+
+        Args:
+            mean: what the round says; `None`: nothing.
+            own: the member's model now.
+            snapshot: what it was when the round began; `None`: of no use, so it goes on with what is agreed on.
+            steps: when that was, and how many steps it has done since.
+        """
         if mean is not None:
             self._agreed = self._outer(mean)
         assert self._agreed is not None
-        return self._agreed
-
-    def agree(self, mean: Vector, own: Vector, snapshot: Vector, steps: Steps) -> Vector:
-        """What the member's model is from now on."""
-        self._agreed = self._outer(mean)
-        return self._agreed + self._ahead(self._agreed, own, own - snapshot, steps)
+        if snapshot is None:
+            return self._agreed
+        return own if mean is None else self._agreed + self._ahead(self._agreed, own, own - snapshot, steps)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Literal
 
+import numpy as np
+
 from atoll.codec import CODECS, Codec, parse_codec
-from atoll.codec.reduce import Coded, fitting
-from atoll.codec.transform import Cosine, LowRank
 from atoll.errors import StrategyError, nearest
-from atoll.strategy.replica import Replica
+from atoll.exchange import Vector
+from atoll.strategy.replica import Quantity, Replica, Work
 from atoll.strategy.talk import Strategy, Talk
 
 __all__ = ["RECIPES", "Count", "Momentum", "Range", "Recipe", "Setting", "Share", "parse_strategy", "recipe"]
@@ -145,20 +146,40 @@ def parse_strategy(text: str) -> Strategy:
         if key in chosen:
             raise StrategyError(f"{where}: {key!r} is set twice")
         chosen[key] = settings[key].read(value, where)
-    if chosen.get("codec") and "via" in settings:
-        fitting(chosen.get("via", settings["via"].default), Coded(chosen["codec"]), f"strategy {text!r}")
-    if chosen.get("codec") and name == "gossip":
-        _refuse_for_pushes(chosen["codec"], chosen.get("merge", "drift"), f"strategy {text!r}")
-    return Strategy(text, partial(_join, found.make, chosen))
+    make = partial(_join, found.make, chosen)
+    try:
+        make(_Nobody())
+    except StrategyError as error:
+        raise StrategyError(f"strategy {text!r}: {error}") from None
+    return Strategy(text, make)
 
 
-def _refuse_for_pushes(codec: Codec, merge: str, where: str) -> None:
-    if merge != "drift":
-        raise StrategyError(
-            f"{where}: a push in a codec is not a whole model, which {merge!r} needs: expected merge=drift"
-        )
-    if isinstance(codec, (Cosine, LowRank)):
-        raise StrategyError(f"{where}: a push must tell some values as they are, and this codec tells mixtures of them")
+class _Nobody:
+    """A replica of nothing.  Parts refuse what they cannot do when they are made; each strategy is made once for it."""
+
+    name = "nobody"
+    members = ("nobody",)
+    rank = 0
+    steps = 0
+
+    @property
+    def world(self) -> Any:
+        return self
+
+    @property
+    def work(self) -> Work:
+        return np.zeros(1, dtype=np.int64)
+
+    def read(self, quantity: Quantity) -> Vector:  # noqa: ARG002 - the shape of a replica
+        return np.zeros(1, dtype=np.float32)
+
+    def write(self, quantity: Quantity, values: Vector) -> None:
+        """Nobody has a model."""
+
+    add = write
+
+    def include(self, work: Work) -> None:
+        """Nor work."""
 
 
 def _join(make: Callable[..., Talk], chosen: dict[str, Any], replica: Replica) -> Talk:

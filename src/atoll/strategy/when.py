@@ -4,6 +4,7 @@ Rules that look at the node itself (`Called`) call the others: a small message s
 node's need is everybody's, and a node that is cut off holds up nobody.
 """
 
+import abc
 import struct
 from collections.abc import Callable
 from typing import Protocol
@@ -16,12 +17,13 @@ from atoll.world.base import Lane
 __all__ = ["Called", "Every", "Rule", "When"]
 
 
-class When:
+class When(abc.ABC):
     """Whether a node should exchange now."""
 
-    def start(self, replica: Replica, spawn: Spawn) -> None:
+    def start(self, replica: Replica, spawn: Spawn) -> None:  # noqa: B027 - most need nothing
         """Called once, before the first step."""
 
+    @abc.abstractmethod
     def __call__(self, replica: Replica, steps_since: int, number: int) -> bool:
         """Asked at every boundary.
 
@@ -30,9 +32,8 @@ class When:
             steps_since: own steps since it last began an exchange.
             number: of the exchange that would begin.
         """
-        raise NotImplementedError
 
-    def agreed(self, values: Vector, span: slice) -> None:
+    def agreed(self, values: Vector, span: slice) -> None:  # noqa: B027
         """An exchange is done: these are the node's values now, agreed on in a span of them."""
 
 
@@ -65,14 +66,12 @@ class Called(When):
 
     Args:
         make: makes the rule.
-        longest: an exchange is due after so many steps in any case; 0: never.
     """
 
     _CALL = struct.Struct("<Q")
 
-    def __init__(self, make: Callable[[], Rule], *, longest: int = 0) -> None:
+    def __init__(self, make: Callable[[], Rule]) -> None:
         self._rule = make()
-        self._longest = longest
         self._called = -1
         self._spawn: Spawn | None = None
 
@@ -82,18 +81,20 @@ class Called(When):
         self._rule.start(replica, spawn)
 
     def __call__(self, replica: Replica, steps_since: int, number: int) -> bool:
-        wanted = self._rule(replica, steps_since) or (self._longest > 0 and steps_since >= self._longest)
-        if self._called >= number:
+        due = self._called >= number
+        if not due and self._rule(replica, steps_since):
+            due = True
+            self._call(replica, number)
+        if due:
             self._rule.begins(replica.world.now)
-            return True
-        if wanted:
-            self._rule.begins(replica.world.now)
-            assert self._spawn is not None
-            self._called = number
-            for name in replica.members:
-                if name != replica.world.name:
-                    self._spawn(replica.world.peer(name).send("call", self._CALL.pack(number), lane=Lane.CONTROL))
-        return wanted
+        return due
+
+    def _call(self, replica: Replica, number: int) -> None:
+        assert self._spawn is not None
+        self._called = number
+        for name in replica.members:
+            if name != replica.world.name:
+                self._spawn(replica.world.peer(name).send("call", self._CALL.pack(number), lane=Lane.CONTROL))
 
     def agreed(self, values: Vector, span: slice) -> None:
         self._rule.agreed(values, span)
