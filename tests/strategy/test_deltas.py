@@ -24,6 +24,15 @@ def test_every_change_arrives_once() -> None:
     assert slowest == pytest.approx(40 * (1 + 2 + 3) / 3, rel=0.1)
 
 
+@pytest.mark.parametrize("codec", ["int8", "chunk/1", "topk/0.4", "randk/0.5"])
+def test_what_a_codec_leaves_out_arrives_later(codec: str) -> None:
+    calm = network('[[node]]\ncount = 3\n[[link]]\namong = "*"\nlatency_ms = 20')
+    replicas = run_strategy(calm, parse_strategy(f"ssp:bound=0,rate=2,codec={codec}"), moving, steps=200)
+    expected = 2 * 200 * (1 + 2 + 3) / 3
+    for replica in replicas.values():
+        assert replica.values == pytest.approx(np.full(3, expected), rel=0.1)
+
+
 @pytest.mark.parametrize("bound", [2, 8])
 def test_nobody_runs_far_ahead(bound: int) -> None:
     steps: dict[str, int] = {}

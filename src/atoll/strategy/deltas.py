@@ -1,17 +1,21 @@
-"""Bounded staleness (SSP; Ho et al., 2013) without a server: everybody tells everybody the changes that it made.
+"""Everybody tells everybody the changes that it made, as they come, without rounds and without a server.
 
-A model is x₀ + Σ changes / N, of all nodes' changes that have arrived.  What a peer was not told yet is kept for it and
-goes with the next message, so a slow link gets fewer and larger changes, and none is lost or counted twice.  A node
-that is more than `bound` steps ahead of the slowest it has heard of waits, but at most two seconds a step: a peer that
-is cut off slows nobody down for good.
+A model is x₀ + η Σ changes / N, of all nodes' changes that have arrived.  What a peer was not told yet is kept for it
+and goes with the next message, so a slow link gets fewer and larger changes, and none is lost or counted twice.  What a
+codec leaves out is not told yet: it stays in the node's own model meanwhile.
+
+With bounded staleness (SSP; Ho et al., 2013) a node that is more than `bound` steps ahead of the slowest it has heard
+of waits, but at most two seconds a step: a peer that is cut off slows nobody down for good.
 """
 
 import asyncio
 import struct
 
 import numpy as np
+import torch
 
-from atoll.exchange import Vector
+from atoll.codec import Codec
+from atoll.exchange import Body, Vector
 from atoll.strategy.replica import Quantity, Replica
 from atoll.strategy.talk import Spawn, Talk
 from atoll.strategy.when import When
@@ -31,16 +35,25 @@ class Deltas(Talk):
     Args:
         replica: its model.
         when: when to tell what has changed.
-        bound: how many steps a node may be ahead of the slowest.
+        bound: how many steps a node may be ahead of the slowest; any number if it is 0.
+        rate: what a change counts, of one node's share.
+        codec: how changes are written; whole unless given.
     """
 
-    def __init__(self, replica: Replica, *, when: When, bound: int) -> None:
+    def __init__(
+        self, replica: Replica, *, when: When, bound: int, rate: float = 1.0, codec: Codec | None = None
+    ) -> None:
         self._replica = replica
         self._when = when
         self._bound = bound
+        self._share = np.float32(rate / len(replica.members))
+        self._codec = codec
         peers = [name for name in replica.members if name != replica.world.name]
         self._clocks = dict.fromkeys(peers, 0)
-        self._owed: dict[str, Vector] = {}
+        self._changed: Vector | None = None
+        """All of the node's own changes."""
+        self._told: dict[str, Vector] = {}
+        """What of them each peer knows, or will; peers that were told the same share a vector."""
         self._busy: dict[str, bool] = dict.fromkeys(peers, False)
         self._arrived: list[Message] = []
         self._heard = asyncio.Event()
@@ -51,26 +64,29 @@ class Deltas(Talk):
     def start(self, spawn: Spawn) -> None:
         self._spawn = spawn
         self._before = self._replica.read(Quantity.PARAMETERS)
-        self._owed = {name: np.zeros_like(self._before) for name in self._clocks}
+        self._changed = np.zeros_like(self._before)
+        self._told = dict.fromkeys(self._clocks, self._changed)
         spawn(self._listen())
         spawn(self._hear_acknowledgements())
 
     async def after_step(self) -> bool:
         replica = self._replica
         assert self._before is not None
-        change = (replica.read(Quantity.PARAMETERS) - self._before) / np.float32(len(replica.members))
+        assert self._changed is not None
+        change = (replica.read(Quantity.PARAMETERS) - self._before) * self._share
         if not np.isfinite(change).all():
             world = replica.world
             world.record(ContributionRefused(at=world.now, node=world.name, name="change", why="not finite"))
             change = np.zeros_like(change)
         values = self._before + change
-        for name in self._owed:
-            self._owed[name] += change
-        await self._gate()
+        self._changed = self._changed + change
+        if self._bound:
+            await self._gate()
         arrived, self._arrived = self._arrived, []
         for message in arrived:
             size = len(message.body) - 8 * len(replica.members)
-            values = values + np.frombuffer(message.body[:size], dtype=np.float32)
+            (step, _) = _HEAD.unpack(message.head)
+            values = values + self._decode(message.body[:size], len(values), step)
             replica.include(np.frombuffer(message.body[size:], dtype=np.int64))
         replica.write(Quantity.PARAMETERS, values)
         self._before = values
@@ -93,17 +109,38 @@ class Deltas(Talk):
             world.record(Waited(at=world.now, node=world.name, since=since, why="the slowest"))
 
     def _tell(self) -> None:
+        """Tells every peer that has acknowledged what it was told before."""
         assert self._spawn is not None
+        assert self._changed is not None
+        written: dict[int, tuple[Vector, bytes]] = {}
         for name, busy in self._busy.items():
             if not busy:
+                told = self._told[name]
+                if id(told) not in written:
+                    written[id(told)] = self._write(told, self._changed)
+                self._told[name], body = written[id(told)]
                 self._busy[name] = True
-                owed, self._owed[name] = self._owed[name], np.zeros_like(self._owed[name])
-                self._spawn(self._send(name, owed))
+                self._spawn(self._send(name, self._replica.steps, body))
 
-    async def _send(self, name: str, change: Vector) -> None:
+    def _write(self, told: Vector, changed: Vector) -> tuple[Vector, bytes]:
+        """What somebody who was told this will know, and the message that says so."""
+        if self._codec is None:
+            return changed, (changed - told).tobytes()
+        step = self._replica.steps
+        body = self._codec.encode(torch.from_numpy(changed - told), step).numpy().tobytes()
+        return told + self._decode(body, len(told), step), body
+
+    def _decode(self, body: Body, count: int, step: int) -> Vector:
+        """What a message says; `step` is its sender's when it was written."""
+        if self._codec is None:
+            return np.frombuffer(body, dtype=np.float32)
+        change: Vector = self._codec.decode(torch.frombuffer(bytearray(body), dtype=torch.uint8), count, step).numpy()
+        return change
+
+    async def _send(self, name: str, step: int, body: bytes) -> None:
         world = self._replica.world
-        head = _HEAD.pack(self._replica.steps, world.now)
-        await world.peer(name).send(CHANGE, head, change.tobytes() + self._own_work().tobytes())
+        head = _HEAD.pack(step, world.now)
+        await world.peer(name).send(CHANGE, head, body + self._own_work().tobytes())
 
     def _own_work(self) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
         work = np.zeros(len(self._replica.members), dtype=np.int64)

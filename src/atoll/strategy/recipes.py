@@ -18,6 +18,7 @@ from atoll.codec.sparse import ChunkTopK
 from atoll.codec.transform import Cosine
 from atoll.exchange import Vector
 from atoll.strategy.ahead import Ahead, Blend, Consensus, OwnSteps, SharedSteps
+from atoll.strategy.correction import VarianceReduced
 from atoll.strategy.deltas import Deltas
 from atoll.strategy.merge import ByAge, ByWork, Drift, Equal, Mean, Merge, PushSum
 from atoll.strategy.outer import HeavyBall, Nesterov
@@ -27,7 +28,7 @@ from atoll.strategy.rounds import Rounds
 from atoll.strategy.rules import GradientChange, ModelDrift
 from atoll.strategy.spec import Count, Momentum, Range, Share, recipe
 from atoll.strategy.talk import Silence, Talk
-from atoll.strategy.when import Called, Every
+from atoll.strategy.when import Called, Every, Paced
 from atoll.strategy.whom import Aware, Exponential, Pairs, Uniform
 
 __all__ = [
@@ -46,6 +47,7 @@ __all__ = [
     "selsync",
     "sparseloco",
     "ssp",
+    "vrl",
 ]
 
 Via = Literal["auto", "star", "gather", "direct", "ring", "tree", "hd", "best"]
@@ -82,6 +84,7 @@ def allreduce(
     patience: float = 2.0,
     ahead: Literal["own", "shared", "nothing"] = "own",
     codec: Codec | None = None,
+    paced: bool = False,
 ) -> Talk:
     """Every so many steps all nodes take the mean of all.
 
@@ -90,7 +93,7 @@ def allreduce(
     """
     return Rounds(
         replica,
-        when=Every(every),
+        when=Paced(every) if paced else Every(every),
         quantity=Quantity(quantity),
         via=via,
         weight=ByWork() if merge == "work" else Mean(),
@@ -115,6 +118,7 @@ def diloco(
     ahead: Literal["own", "shared", "nothing"] = "own",
     fragments: Count = 1,
     codec: Codec | None = None,
+    paced: bool = False,
 ) -> Talk:
     """Every so many steps an outer optimiser with Nesterov momentum takes a step along what all have changed.
 
@@ -123,7 +127,7 @@ def diloco(
     """
     return Rounds(
         replica,
-        when=Every(every),
+        when=Paced(every) if paced else Every(every),
         via=via,
         weight=ByWork() if merge == "work" else Mean(),
         overlap=overlap,
@@ -132,6 +136,36 @@ def diloco(
         outer=partial(Nesterov, rate=rate, momentum=momentum),
         reduction=_reduction(codec),
         fragments=fragments,
+    )
+
+
+@recipe
+def vrl(
+    replica: Replica,
+    *,
+    every: Count = 2,
+    rate: float = 1.0,
+    momentum: Momentum = 0.0,
+    via: Via = "auto",
+    overlap: bool = False,
+    patience: float = 2.0,
+    codec: Codec | None = None,
+) -> Talk:
+    """All nodes average when the slowest has done so many steps; meanwhile each corrects its steps for its own drift.
+
+    Rule: x ← step(x) + c; after a round c ← c + (mean − x)/steps and x ← x_old + η(mean − x_old), with η `rate`.
+    Paper: Liang et al., Variance Reduced Local SGD, 2019.
+    """
+    return Rounds(
+        replica,
+        when=Paced(every),
+        via=via,
+        overlap=overlap,
+        patience=patience,
+        ahead=_ahead("nothing"),
+        outer=partial(Nesterov, rate=rate, momentum=momentum),
+        reduction=_reduction(codec),
+        correction=VarianceReduced,
     )
 
 
@@ -163,13 +197,20 @@ def gossip(
 
 
 @recipe
-def ssp(replica: Replica, *, bound: Count = 4, every: Count = 1) -> Talk:
+def ssp(
+    replica: Replica,
+    *,
+    bound: Annotated[int, Range(0)] = 4,
+    every: Count = 1,
+    rate: float = 1.0,
+    codec: Codec | None = None,
+) -> Talk:
     """Everybody tells everybody its changes as they come; nobody runs more than `bound` steps ahead of the slowest.
 
-    Rule: x = x₀ + Σ(all changes that have arrived)/N.
+    Rule: x = x₀ + η Σ(all changes that have arrived)/N, with η `rate`; with `bound` 0 nobody waits.
     Paper: Ho et al., stale synchronous parallel, 2013.
     """
-    return Deltas(replica, when=Every(every), bound=bound)
+    return Deltas(replica, when=Every(every), bound=bound, rate=rate, codec=codec)
 
 
 @recipe

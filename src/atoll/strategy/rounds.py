@@ -28,6 +28,7 @@ from atoll.errors import StrategyError
 from atoll.exchange import Round, Vector
 from atoll.strategy.ahead import Ahead, OwnSteps, Steps
 from atoll.strategy.choice import Choice
+from atoll.strategy.correction import Correction, Uncorrected
 from atoll.strategy.merge import Mean, Weight
 from atoll.strategy.outer import Outer, TakeMean
 from atoll.strategy.replica import Quantity, Replica
@@ -62,6 +63,7 @@ class Rounds(Talk):
         fragments: into how many pieces the vector is cut; rounds take them in turn.
         who: the members of each round by its number; everybody unless given.
         post: what is made of a mean of gradients.
+        correction: makes what is added to the parameters after each of the node's own steps.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class Rounds(Talk):
         fragments: int = 1,
         who: Callable[[int], tuple[str, ...]] | None = None,
         post: Callable[[Vector], Vector] | None = None,
+        correction: Callable[[], Correction] = Uncorrected,
     ) -> None:
         self._replica = replica
         self._when = when
@@ -98,7 +101,7 @@ class Rounds(Talk):
         cuts = np.linspace(0, size, fragments + 1).round().astype(int).tolist()
         absolute = self._reduction.exact or quantity is Quantity.GRADIENT
         self._lanes = [
-            _Lane(slice(start, stop), outer(), ahead(), decay, absolute=absolute)
+            _Lane(slice(start, stop), outer(), ahead(), correction(), decay, absolute=absolute)
             for start, stop in itertools.pairwise(cuts)
         ]
         self._spawn: Spawn | None = None
@@ -129,8 +132,17 @@ class Rounds(Talk):
 
     async def after_step(self) -> bool:
         if self._quantity is Quantity.PARAMETERS:
+            self._correct()
             return await self._turn()
         return self._gradient_was_merged
+
+    def _correct(self) -> None:
+        corrections = [(lane.span, found) for lane in self._lanes if (found := lane.correction.step()) is not None]
+        if corrections:
+            values = self._replica.read(Quantity.PARAMETERS)
+            for span, correction in corrections:
+                values[span] += correction
+            self._replica.write(Quantity.PARAMETERS, values)
 
     async def _turn(self) -> bool:
         """A step boundary."""
@@ -171,6 +183,7 @@ class Rounds(Talk):
             alone = step - lane.step + corrected
         else:
             snapshot = replica.read(self._quantity)[lane.span]
+            lane.correction.begin()
             alone = 1
         weight = self._weight(step - lane.step)
         payload = lane.payload(snapshot, weight)
@@ -247,8 +260,11 @@ class Rounds(Talk):
 class _Lane:
     """One fragment of the vector and what its rounds have led to."""
 
-    def __init__(self, span: slice, outer: Outer, ahead: Ahead, decay: float, *, absolute: bool) -> None:
+    def __init__(
+        self, span: slice, outer: Outer, ahead: Ahead, correction: Correction, decay: float, *, absolute: bool
+    ) -> None:
         self.span = span
+        self.correction = correction
         self.step = 0
         """When its last round began."""
         self._outer = outer
@@ -256,6 +272,7 @@ class _Lane:
         self.feedback = Feedback(decay=decay)
         self._absolute = absolute
         self._agreed: Vector | None = None
+        self._contributed: Vector | None = None
         self._unshared: Vector | None = None  # gradients that were used here and are in no round yet
 
     @property
@@ -287,7 +304,7 @@ class _Lane:
         """
         if snapshot is None or not np.isfinite(snapshot).all():
             return None
-        given: Vector = self._ahead.contribution(snapshot)
+        given = self._contributed = self._ahead.contribution(snapshot)
         if not self._absolute:
             assert self._agreed is not None
             given = given - self._agreed
@@ -324,7 +341,11 @@ class _Lane:
         assert self._agreed is not None
         if snapshot is None:
             return self._agreed
-        return own if mean is None else self._agreed + self._ahead(self._agreed, own, own - snapshot, steps)
+        if mean is None:
+            return own
+        assert self._contributed is not None
+        self.correction.learn(mean - self._contributed)
+        return self._agreed + self._ahead(self._agreed, own, own - snapshot, steps)
 
 
 @dataclass(frozen=True, slots=True)

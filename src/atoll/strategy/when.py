@@ -12,9 +12,9 @@ from typing import Protocol
 from atoll.exchange import Vector
 from atoll.strategy.replica import Replica
 from atoll.strategy.talk import Spawn
-from atoll.world.base import Lane
+from atoll.world.base import Lane, World
 
-__all__ = ["Called", "Every", "Rule", "When"]
+__all__ = ["Called", "Every", "Paced", "Rule", "When"]
 
 
 class When(abc.ABC):
@@ -45,6 +45,62 @@ class Every(When):
 
     def __call__(self, replica: Replica, steps_since: int, number: int) -> bool:  # noqa: ARG002 - the shape of the part
         return steps_since >= self._steps
+
+
+class Paced(When):
+    """When the slowest node has done so many steps: quicker ones do more of them instead of waiting.
+
+    One step before a node has done its own, it tells all others how long that step will take.  Everybody begins at the
+    boundary beyond which one more step would keep the others waiting.  A peer that is cut off tells nothing, and the
+    others learn on: a round with it could not take place anyway.
+    """
+
+    _READY = struct.Struct("<Qf")  # the round's number, seconds until ready
+
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
+        self._told = -1
+        self._ready_s: dict[int, dict[str, float]] = {}
+        self._boundary_s = 0.0
+        self._step_s = 0.0
+        self._world: World | None = None
+        self._spawn: Spawn | None = None
+
+    def start(self, replica: Replica, spawn: Spawn) -> None:
+        self._world, self._spawn = replica.world, spawn
+        spawn(self._listen(replica.world))
+
+    def __call__(self, replica: Replica, steps_since: int, number: int) -> bool:
+        now = replica.world.now
+        if now > self._boundary_s:
+            self._step_s, self._boundary_s = now - self._boundary_s, now
+        left = max(0, self._steps - steps_since)
+        if self._told < number and left <= 1:
+            self._tell(replica, number, left * self._step_s)
+        ready = self._ready_s.get(number, {})
+        if left or len(ready) < len(replica.members) - 1 or now + self._step_s <= max(ready.values()):
+            return False
+        self._ready_s = {later: said for later, said in self._ready_s.items() if later > number}
+        return True
+
+    def _tell(self, replica: Replica, number: int, seconds: float) -> None:
+        assert self._spawn is not None
+        self._told = number
+        for name in replica.members:
+            if name != replica.world.name:
+                self._spawn(
+                    replica.world.peer(name).send("ready", self._READY.pack(number, seconds), lane=Lane.CONTROL)
+                )
+
+    def agreed(self, values: Vector, span: slice) -> None:  # noqa: ARG002 - the shape of the part
+        assert self._world is not None
+        self._boundary_s = self._world.now  # what was waited for is no part of a step
+
+    async def _listen(self, world: World) -> None:
+        while True:
+            message = await world.receive("ready")
+            number, seconds = self._READY.unpack(message.head)
+            self._ready_s.setdefault(number, {})[message.sender] = world.now + seconds
 
 
 class Rule(Protocol):
