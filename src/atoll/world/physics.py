@@ -11,6 +11,7 @@
   average: with the probability that one of its packets is lost it arrives one round trip later.
 * **Outages.** What was under way is lost and sent again; sending goes on one round trip after a working path exists, as
   a transport that dials again at once does.
+* **Relays.** While two nodes' own link is noticed to be away, their messages go through a third that reaches both.
 * **Noticing.** A peer is taken for unreachable when nothing was heard of it for a second, or four round trips if that
   is more, and for reachable one round trip after a path works again.
 """
@@ -44,13 +45,14 @@ class Physics:
     slow_start: bool = True
     loss: bool = True
     jitter: bool = True
+    relays: bool = True
 
     def wire_bytes(self, payload_bytes: int) -> float:
         """What a payload is on the wire."""
         return payload_bytes * (PACKET_BYTES / SEGMENT_BYTES) if self.headers else float(payload_bytes)
 
 
-IDEAL = Physics(headers=False, slow_start=False, loss=False, jitter=False)
+IDEAL = Physics(headers=False, slow_start=False, loss=False, jitter=False, relays=False)
 """Latency, rates and outages alone: what closed-form answers are about."""
 
 

@@ -8,6 +8,7 @@ waits for what.
 import asyncio
 import gc
 import itertools
+import math
 import random
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
@@ -17,13 +18,13 @@ from typing import Any, TypeVar
 from atoll.errors import Stalled, UnknownPeer, nearest
 from atoll.network import Link, Network, Node
 from atoll.seeds import derive, stream
-from atoll.trace import Computed, Event, Recorder, RunEnded, RunStarted, Transferred
+from atoll.trace import Computed, Event, ReachChanged, Recorder, RunEnded, RunStarted
 from atoll.version import VERSION
-from atoll.world.base import Buffer, Lane, Message, Peer, World, frame_bytes
-from atoll.world.connection import Connection, Transfer
+from atoll.world.base import Lane, Message, World
 from atoll.world.links import Links
 from atoll.world.loop import VirtualLoop
 from atoll.world.mailbox import Mailbox, Waiter
+from atoll.world.peer import Order, SimPeer
 from atoll.world.physics import Physics
 from atoll.world.reach import Reach
 from atoll.world.stall import draw_stall
@@ -55,6 +56,8 @@ class Simulation:
         self.node_names = network.node_names
         self.worlds = {node.name: SimWorld(self, node) for node in network.nodes}
         self._reaches: dict[str, dict[str, Reach]] = {}
+        self._reach_changed: asyncio.Future[None] | None = None
+        self._relaying: dict[asyncio.Task[None], None] = {}
         self._stall: Stalled | None = None
         self._tasks: dict[str, asyncio.Task[Any]] = {}
         self._stopped: str | None = None
@@ -68,6 +71,18 @@ class Simulation:
     def record(self, event: Event) -> None:
         if self._trace:
             self._trace.record(event)
+        if isinstance(event, ReachChanged):
+            if self._reach_changed:
+                self._reach_changed.set_result(None)
+                self._reach_changed = None
+            if not event.reachable:
+                self.worlds[event.node].peer(event.peer).lost()
+
+    def relay(self, carrying: Coroutine[Any, Any, None], name: str) -> None:
+        """Lets a message travel by itself."""
+        task = self.loop.create_task(carrying, name=name)
+        self._relaying[task] = None
+        task.add_done_callback(self._relaying.pop)
 
     def stop(self, reason: str) -> None:
         """Ends the run: nodes that still run are cancelled, and the trace says why."""
@@ -166,6 +181,31 @@ class Simulation:
             self._reaches.setdefault(peer, {})
         return mine[peer]
 
+    def reach_changed(self) -> "asyncio.Future[None]":
+        """Done when somebody next notices that it can reach somebody, or cannot."""
+        if self._reach_changed is None:
+            self._reach_changed = self.loop.create_future()
+        return self._reach_changed
+
+    def way(self, node: str, peer: str, origin: str) -> str | None:
+        """Where to send what is for `peer`: to itself, or to the nearest third node that reaches both, not back to
+        where it comes from; `None` if it cannot be reached.
+        """
+        if self.reach(node, peer).reachable:
+            return peer
+        thirds = [
+            name
+            for name in self.node_names
+            if name not in (node, peer, origin)
+            and self.reach(node, name).reachable
+            and self.reach(name, peer).reachable
+        ]
+        return min(thirds, key=lambda name: self._length_s(node, name) + self._length_s(name, peer), default=None)
+
+    def _length_s(self, node: str, peer: str) -> float:
+        found = self.links.round_trip_s(node, peer)
+        return math.inf if found is None else found
+
     def reaches(self) -> Iterator["Reach"]:
         for mine in self._reaches.values():
             yield from mine.values()
@@ -194,75 +234,6 @@ def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
     return error
 
 
-class SimPeer(Peer):
-    """A peer in the simulated world."""
-
-    __slots__ = ("_bulk", "_control", "_name", "_world")
-
-    def __init__(self, world: "SimWorld", name: str) -> None:
-        self._world = world
-        self._name = name
-        self._bulk: Connection | None = None
-        self._control: Connection | None = None
-
-    @property
-    def name(self) -> str:
-        return self._name
-
-    @property
-    def reachable(self) -> bool:
-        return self._world.simulation.reach(self._world.name, self._name).reachable
-
-    async def wait_until(self, *, reachable: bool) -> None:
-        await self._world.simulation.reach(self._world.name, self._name).wait_until(reachable=reachable)
-
-    def _connection(self, lane: Lane) -> Connection:
-        if lane is Lane.BULK:
-            if self._bulk is None:
-                self._bulk = Connection(self._world.name, self._name)
-            return self._bulk
-        if self._control is None:
-            self._control = Connection(self._world.name, self._name)
-        return self._control
-
-    async def send(self, channel: str, head: bytes = b"", body: Buffer = b"", *, lane: Lane = Lane.BULK) -> None:
-        world = self._world
-        simulation = world.simulation
-        connection = self._connection(lane)
-        size = frame_bytes(channel, head, body)
-        # The sender may use its buffer again as soon as this returns, so what travels is a copy; `bytes` cannot change.
-        content = body if isinstance(body, bytes) else bytes(body)
-        message = Message(world.name, channel, head, content)
-        receiver = simulation.worlds[self._name]
-
-        def deliver(transfer: Transfer) -> None:
-            simulation.record(
-                Transferred(
-                    at=simulation.now,
-                    sender=world.name,
-                    receiver=receiver.name,
-                    channel=channel,
-                    bytes=transfer.bytes,
-                    since=transfer.offered_s,
-                    began=transfer.began_s,
-                )
-            )
-            receiver.deliver(message)
-
-        sent = simulation.loop.create_future()
-        transfer = Transfer(size, simulation.physics.wire_bytes(size), sent, deliver, simulation.now)
-        world.hand_over(size)
-        simulation.links.offer(connection, transfer)
-        try:
-            await sent
-        except asyncio.CancelledError:
-            simulation.links.take_back(connection, transfer)
-            raise
-
-    async def receive(self, channel: str) -> Message:
-        return await self._world.receive_from(self._name, channel)
-
-
 def _may_take(waiter: Waiter, sender: str | None) -> bool:
     """Whether a waiter that was woken may be about to take what a receive from `sender` wants: first come, first
     served.
@@ -273,12 +244,23 @@ def _may_take(waiter: Waiter, sender: str | None) -> bool:
 class SimWorld(World):
     """One node's view of a simulation."""
 
-    __slots__ = ("_mailboxes", "_node", "_peers", "_processor", "_random", "_sent_bytes", "_torch_states", "simulation")
+    __slots__ = (
+        "_mailboxes",
+        "_node",
+        "_orders",
+        "_peers",
+        "_processor",
+        "_random",
+        "_sent_bytes",
+        "_torch_states",
+        "simulation",
+    )
 
     def __init__(self, simulation: Simulation, node: Node) -> None:
         self.simulation = simulation
         self._node = node
         self._mailboxes: dict[str, Mailbox] = {}
+        self._orders: dict[tuple[str, Lane], Order] = {}
         self._peers: dict[str, SimPeer] = {}
         self._processor: asyncio.Lock | None = None
         self._random: random.Random | None = None
@@ -390,6 +372,9 @@ class SimWorld(World):
         """Channels may be many and short-lived: an empty mailbox is not kept."""
         if mailbox.empty and self._mailboxes.get(channel) is mailbox:
             del self._mailboxes[channel]
+
+    def order(self, sender: str, lane: Lane) -> Order:
+        return self._orders.setdefault((sender, lane), Order())
 
     def deliver(self, message: Message) -> None:
         mailbox = self._mailboxes.get(message.channel)
