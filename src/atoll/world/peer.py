@@ -2,8 +2,9 @@
 
 While two nodes' own link is noticed to be away, what they have to tell each other goes through a third one that reaches
 both.  A node knows whom its peers reach, as they would tell with their heartbeats.  A relay takes a message in whole
-and sends it on: both legs cost what they cost, and the relay's bytes are its own.  Where the network has other paths
-between two nodes it uses them itself, and nobody relays.
+and sends it on: both legs cost what they cost, and the relay's bytes are its own.  What has begun on the own link is
+kept there: if that comes back first, it goes on where it stopped.  Where the network has other paths between two nodes
+it uses them itself, and nobody relays.
 """
 
 import asyncio
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 from atoll.trace import Transferred
 from atoll.world.base import Buffer, Lane, Message, Peer, frame_bytes
 from atoll.world.connection import Connection, Transfer
+from atoll.world.links import Links
 
 if TYPE_CHECKING:
     from atoll.world.sim import SimWorld
@@ -84,7 +86,7 @@ class SimPeer(Peer):
         content = body if isinstance(body, bytes) else bytes(body)
         message = Message(world.name, channel, head, content)
         if simulation.physics.relays and simulation.links.routes.own_link(world.name, self._name):
-            await self._carry(message, lane, receiver.order(world.name, lane).number())
+            await self._carry(_Flight(message, lane, receiver.order(world.name, lane).number()))
             return
         connection, transfer = self.offer(message, lane, lambda: receiver.deliver(message))
         try:
@@ -130,70 +132,94 @@ class SimPeer(Peer):
 
     # With relays ---
 
-    async def _carry(self, message: Message, lane: Lane, number: int) -> None:
-        """Sends a message over the own link, or through a third node while that link is noticed to be away.
-
-        Args:
-            message: what to send, perhaps for another node.
-            lane: how.
-            number: its place in the order from its sender to the peer.
+    async def _carry(self, flight: "_Flight") -> None:
+        """Sends a message over the own link, and through a third node while that link is noticed to be away; returns
+        when it has left by one of them.
         """
-        world, simulation = self._world, self._world.simulation
-        flight = _Flight(message, lane, number)
-        to = self._name
-        connection, transfer = self.offer(message, lane, self._arrival(to, flight))
+        simulation = self._world.simulation
+        direct = self._leg(self._name, flight)
+        around: tuple[str, Transfer] | None = None
         try:
-            while not transfer.sent.done():
-                if not simulation.reach(world.name, to).reachable:
-                    way = simulation.way(world.name, self._name, message.sender)
-                    if way is not None and way != to:
-                        simulation.links.take_back(connection, transfer)
-                        to = way
-                        connection, transfer = world.peer(to).offer(message, lane, self._arrival(to, flight))
-                        continue
-                await asyncio.wait({transfer.sent, simulation.reach_changed()}, return_when=asyncio.FIRST_COMPLETED)
+            while not (flight.arrived or direct.sent.done() or (around and around[1].sent.done())):
+                way = simulation.way(self._world.name, self._name, flight.message.sender)
+                if way not in (None, self._name) and (around is None or not self._reaches(around[0])):
+                    assert way is not None
+                    if around:
+                        flight.take_back(around[1], simulation.links)
+                    around = way, self._leg(way, flight)
+                sending = [direct.sent, *([around[1].sent] if around else [])]
+                await asyncio.wait([*sending, simulation.reach_changed()], return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
-            simulation.links.take_back(connection, transfer)
-            if not transfer.sent.done():
+            if not flight.left:
                 self._deliver(flight, void=True)
             raise
-        if to == self._name and not flight.arrived:
+        flight.left = True
+        if direct.sent.done() and not flight.arrived:
             self._in_the_air[flight] = None
+            flight.airs.append(self._in_the_air)
+            if around:
+                flight.take_back(around[1], simulation.links)
 
-    def _arrival(self, to: str, flight: "_Flight") -> Callable[[], None]:
-        """What happens when a message comes to where this node sent it."""
+    def _reaches(self, name: str) -> bool:
+        return self._world.simulation.reach(self._world.name, name).reachable
+
+    def _leg(self, to: str, flight: "_Flight") -> Transfer:
+        """Sends a message to the peer, or to a third node that sends it on."""
         if to == self._name:
-            return lambda: self._deliver(flight)
-        return lambda: self._world.simulation.worlds[to].peer(self._name).hand_on(flight)
+            connection, transfer = self.offer(flight.message, flight.lane, lambda: self._deliver(flight))
+        else:
+            third = self._world.simulation.worlds[to].peer(self._name)
+            connection, transfer = self._world.peer(to).offer(
+                flight.message, flight.lane, lambda: third.hand_on(flight)
+            )
+        flight.legs[transfer] = connection
+        return transfer
 
     def _deliver(self, flight: "_Flight", *, void: bool = False) -> None:
-        flight.arrived = True
-        self._in_the_air.pop(flight, None)
-        receiver = self._world.simulation.worlds[self._name]
+        """A message has come, or never will; what is left of it on other ways is taken back."""
+        simulation = self._world.simulation
+        receiver = simulation.worlds[self._name]
+        flight.land(simulation.links)
         order = receiver.order(flight.message.sender, flight.lane)
         for ready in order.arrived(flight.number, None if void else flight.message):
             receiver.deliver(ready)
 
     def hand_on(self, flight: "_Flight") -> None:
         """Sends on what another node has for the peer."""
-        carrying = self._carry(flight.message, flight.lane, flight.number)
-        self._world.simulation.relay(carrying, f"{self._world.name} relaying")
+        if not flight.arrived:
+            self._world.simulation.relay(self._carry(flight), f"{self._world.name} relaying")
 
     def lost(self) -> None:
         """The link to the peer is noticed to be away: what was in the air when it broke is sent again, another way."""
         for flight in list(self._in_the_air):
             way = self._world.simulation.way(self._world.name, self._name, flight.message.sender)
             if way is not None and way != self._name:
-                self._world.peer(way).offer(flight.message, flight.lane, self._arrival(way, flight))
+                self._leg(way, flight)
 
 
 class _Flight:
-    """A message on one leg of its way."""
+    """A message on its way, on all the ways that it takes."""
 
-    __slots__ = ("arrived", "lane", "message", "number")
+    __slots__ = ("airs", "arrived", "lane", "left", "legs", "message", "number")
 
     def __init__(self, message: Message, lane: Lane, number: int) -> None:
         self.message = message
         self.lane = lane
         self.number = number
+        """Its place in the order from its sender to its receiver."""
+        self.left = False
+        """All of it has left its sender."""
         self.arrived = False
+        self.legs: dict[Transfer, Connection] = {}
+        self.airs: list[dict[_Flight, None]] = []
+        """Where it is noted that it has left and not arrived."""
+
+    def land(self, links: Links) -> None:
+        self.arrived = True
+        for air in self.airs:
+            air.pop(self, None)
+        for transfer in list(self.legs):
+            self.take_back(transfer, links)
+
+    def take_back(self, transfer: Transfer, links: Links) -> None:
+        links.take_back(self.legs.pop(transfer), transfer)
