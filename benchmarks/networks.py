@@ -29,6 +29,9 @@ STRATEGIES = [
     "diloco:every=8,rate=1",
     "sparseloco:every=4",
     "decent",
+    "allreduce:every=4,paced",
+    "vrl",
+    "vrl:codec=int4",
 ]
 
 
