@@ -121,6 +121,24 @@ def test_a_send_that_is_cancelled_on_its_way_round_is_taken_back() -> None:
     assert run(network(TRIANGLE.format(weather="outages = [[1, 60]]")), program)["1"] == [b"short"]
 
 
+def test_who_is_reached_through_others_is_reachable() -> None:
+    async def program(world: SimWorld) -> list[float]:
+        if world.name != "0":
+            return []
+        assert not world.simulation.links.routes.find("0", "1") or world.now < 1
+        await world.peer("1").wait_until(reachable=False)
+        lost = world.now
+        await world.peer("1").wait_until(reachable=True)
+        return [lost, world.now]
+
+    two_cuts = TRIANGLE.format(weather="outages = [[1, 90]]").replace(
+        'between = ["0", "2"]\nlatency_ms = 20', 'between = ["0", "2"]\nlatency_ms = 20\noutages = [[20, 40]]'
+    )
+    lost, back = run(network(two_cuts), program)["0"]
+    assert lost == pytest.approx(21, abs=0.2)
+    assert back == pytest.approx(40, abs=0.2)
+
+
 @settings(max_examples=30, deadline=None)
 @given(
     st.integers(0, 100),

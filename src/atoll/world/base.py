@@ -67,7 +67,7 @@ class Peer(abc.ABC):
     @property
     @abc.abstractmethod
     def reachable(self) -> bool:
-        """Whether messages get through, as far as this node has noticed."""
+        """Whether messages get through, over the own link or through a third node, as far as this node has noticed."""
 
     @abc.abstractmethod
     async def wait_until(self, *, reachable: bool) -> None:

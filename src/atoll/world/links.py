@@ -151,6 +151,10 @@ class Links:
         state = self._states[link.name]
         return state.up and state.next_change is None
 
+    def may_change(self) -> bool:
+        """Whether any link may yet go down or come back."""
+        return any(state.next_change is not None for state in self._states.values())
+
     def changed_s(self, sender: str, receiver: str) -> float:
         """When the way from one node to another may last have changed."""
         own = self.routes.own_link(sender, receiver)

@@ -71,10 +71,19 @@ class SimPeer(Peer):
 
     @property
     def reachable(self) -> bool:
-        return self._world.simulation.reach(self._world.name, self._name).reachable
+        simulation, node = self._world.simulation, self._world.name
+        if simulation.reach(node, self._name).reachable:
+            return True
+        return simulation.relays(node, self._name) and simulation.way(node, self._name, node) is not None
 
     async def wait_until(self, *, reachable: bool) -> None:
-        await self._world.simulation.reach(self._world.name, self._name).wait_until(reachable=reachable)
+        simulation, node = self._world.simulation, self._world.name
+        if not simulation.relays(node, self._name):
+            await simulation.reach(node, self._name).wait_until(reachable=reachable)
+            return
+        with simulation.waiting_for_reach():
+            while self.reachable != reachable:
+                await simulation.reach_changed()
 
     async def receive(self, channel: str) -> Message:
         return await self._world.receive_from(self._name, channel)
@@ -85,7 +94,7 @@ class SimPeer(Peer):
         # The sender may use its buffer again as soon as this returns, so what travels is a copy; `bytes` cannot change.
         content = body if isinstance(body, bytes) else bytes(body)
         message = Message(world.name, channel, head, content)
-        if simulation.physics.relays and simulation.links.routes.own_link(world.name, self._name):
+        if simulation.relays(world.name, self._name):
             await self._carry(_Flight(message, lane, receiver.order(world.name, lane).number()))
             return
         connection, transfer = self.offer(message, lane, lambda: receiver.deliver(message))

@@ -57,6 +57,7 @@ class Simulation:
         self.worlds = {node.name: SimWorld(self, node) for node in network.nodes}
         self._reaches: dict[str, dict[str, Reach]] = {}
         self._reach_changed: asyncio.Future[None] | None = None
+        self._waiting_for_reach = 0
         self._relaying: dict[asyncio.Task[None], None] = {}
         self._stall: Stalled | None = None
         self._tasks: dict[str, asyncio.Task[Any]] = {}
@@ -187,6 +188,19 @@ class Simulation:
             self._reach_changed = self.loop.create_future()
         return self._reach_changed
 
+    @contextmanager
+    def waiting_for_reach(self) -> Iterator[None]:
+        """While somebody waits for any such change, weather that may bring one goes on."""
+        self._waiting_for_reach += 1
+        try:
+            yield
+        finally:
+            self._waiting_for_reach -= 1
+
+    def relays(self, node: str, peer: str) -> bool:
+        """Whether messages between two nodes go through others when need be: where they have a link of their own."""
+        return self.physics.relays and self.links.routes.own_link(node, peer) is not None
+
     def way(self, node: str, peer: str, origin: str) -> str | None:
         """Where to send what is for `peer`: to itself, or to the nearest third node that reaches both, not back to
         where it comes from; `None` if it cannot be reached.
@@ -224,7 +238,9 @@ class Simulation:
 
     def _is_anyone_waiting(self) -> bool:
         """Whether weather can still wake somebody."""
-        return self.links.waits_for_weather() or any(reach.may_wake for reach in self.reaches())
+        if self.links.waits_for_weather() or any(reach.may_wake for reach in self.reaches()):
+            return True
+        return self._waiting_for_reach > 0 and self.links.may_change()
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
