@@ -85,6 +85,7 @@ PUBLIC = {
         "Trace",
         "TrainingStarted",
         "Transferred",
+        "ViewChanged",
         "Waited",
         "read_trace",
     ],

@@ -37,6 +37,7 @@ __all__ = [
     "Trace",
     "TrainingStarted",
     "Transferred",
+    "ViewChanged",
     "Waited",
     "read_trace",
 ]
@@ -88,6 +89,15 @@ class ReachChanged(Event):
     node: str
     peer: str
     reachable: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ViewChanged(Event):
+    """A node exchanges with these members from now on."""
+
+    node: str
+    view: str
+    members: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,28 +5,20 @@ channels and bytes.  Rounds have names, never step counts, so nodes that are ahe
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from atoll.world.base import Lane, World, frame_bytes
+from atoll.world.base import Lane, Spawn, World, frame_bytes
 
 __all__ = ["Body", "Round", "SendLog", "Spawn", "Vector"]
 
-T = TypeVar("T")
-
 Vector: TypeAlias = NDArray[np.float32]
 Body: TypeAlias = bytes | memoryview
-
-
-class Spawn(Protocol):
-    """Runs something in the background."""
-
-    def __call__(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]: ...
 
 
 class SendLog:

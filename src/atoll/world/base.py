@@ -13,21 +13,28 @@ What holds in every world:
 """
 
 import abc
+import asyncio
 import enum
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, Protocol, TypeVar
 
 from atoll.trace import Event
 
-__all__ = ["FRAME_BYTES", "Buffer", "Lane", "Message", "Peer", "World", "frame_bytes"]
+__all__ = ["FRAME_BYTES", "Buffer", "Lane", "Message", "Peer", "Spawn", "World", "frame_bytes"]
 
 T = TypeVar("T")
 Buffer = bytes | bytearray | memoryview
 
 FRAME_BYTES = 32
 """What a message costs beside its channel's name, head and body: length, checksum, version, ids."""
+
+
+class Spawn(Protocol):
+    """Runs something in the background."""
+
+    def __call__(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]: ...
 
 
 class Lane(enum.Enum):

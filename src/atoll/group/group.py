@@ -1,0 +1,229 @@
+"""Membership without a coordinator: nodes that reach each other agree on a view of who exchanges with whom.
+
+Of the nodes that a node can reach, the first in the run's order leads.  When somebody in the view has been out of reach
+for longer than the grace, or somebody outside it is in reach, the leader proposes a view; who has promised nothing
+higher accepts, stops exchanging, and says where it stands; with all answers, or those that came in time, the leader
+installs it.  Any node may vanish at any moment: who hears no more goes on in its old view, whoever then comes first
+leads, and a proposal with a higher number takes over.  Nodes on both sides of a partition have a leader each, and views
+of their own, until they reach each other again.
+
+The leader tells the members every now and then which view it is in.  Who is in another one says so, and there is a new
+proposal: an installation that somebody missed is made good.
+"""
+
+import asyncio
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from atoll.trace import ViewChanged
+from atoll.world.base import Lane, Message, Spawn, World
+
+__all__ = ["Group", "Guest", "Summary", "View"]
+
+CHANNEL = "group"
+TICK_S = 0.5
+GRACE_S = 3.0
+ANSWER_S = 2.0
+"""How long a proposal waits for answers."""
+HOLD_S = 4.0
+"""How long a promise keeps a node from exchanging, at most."""
+HEARTBEAT_TICKS = 4
+
+Summary = list[list[Any]]
+"""Where a node stands, in words that JSON has."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What its members agree on: who they are, and which agreement it is.
+
+    Exchanges take place inside one view and carry its name, so nodes that have different ideas of who is here never mix
+    theirs up.
+    """
+
+    number: int
+    leader: str
+    """Who proposed it; after that it is a member like all others."""
+    members: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.number}.{self.leader}"
+
+
+class Guest(Protocol):
+    """Who exchanges in views."""
+
+    def summary(self) -> Summary:
+        """Where this node stands.  It does not change while the group is held."""
+
+    def installed(self, view: View, summaries: dict[str, Summary]) -> None:
+        """A view holds from now on.
+
+        Args:
+            view: with this node in it.
+            summaries: where every member stood when it accepted; the same for all.
+        """
+
+
+class Group:
+    """One node's part in membership.
+
+    Args:
+        world: the node.
+        everybody: all nodes of the run, in the order that all use.
+        grace_s: how long a member may be out of reach.
+    """
+
+    def __init__(self, world: World, everybody: tuple[str, ...], *, grace_s: float = GRACE_S) -> None:
+        self._world = world
+        self._everybody = everybody
+        self._others = tuple(name for name in everybody if name != world.name)
+        self.grace_s = grace_s
+        self.view = View(0, everybody[0], everybody)
+        self._promised = 0, everybody[0]
+        self._held_until_s = 0.0
+        self._gone_s: dict[str, float] = {}
+        self._strays: set[str] = set()
+        self._answers: dict[str, tuple[str, Summary]] | None = None
+        self._answered = asyncio.Event()
+        self._highest = 0
+        self._guest: Guest | None = None
+        self._spawn: Spawn | None = None
+
+    def start(self, spawn: Spawn, guest: Guest) -> None:
+        self._spawn, self._guest = spawn, guest
+        if self._others:
+            spawn(self._listen())
+            spawn(self._watch())
+
+    @property
+    def held(self) -> bool:
+        """Whether this node has promised to stand still until a view is installed."""
+        return self._world.now < self._held_until_s
+
+    # Looking around ---
+
+    async def _watch(self) -> None:
+        ticks = 0
+        while True:
+            await self._world.sleep(TICK_S)
+            ticks += 1
+            present = self._look()
+            if present is None or present[0] != self._world.name:
+                continue
+            if set(present) != set(self.view.members) or self._strays:
+                await self._propose(present)
+            elif ticks % HEARTBEAT_TICKS == 0:
+                self._tell(self.view.members, kind="view", number=self.view.number, leader=self.view.leader)
+
+    def _look(self) -> list[str] | None:
+        """Who is here; `None` while that is not clear."""
+        now = self._world.now
+        for name in self._others:
+            if self._world.peer(name).reachable:
+                self._gone_s.pop(name, None)
+            else:
+                self._gone_s.setdefault(name, now)
+        away = [name for name in self._gone_s if name in self.view.members]
+        if any(now - self._gone_s[name] < self.grace_s for name in away):
+            return None
+        return [name for name in self._everybody if name not in self._gone_s]
+
+    # Agreeing ---
+
+    async def _propose(self, present: list[str]) -> None:
+        assert self._guest is not None
+        number = 1 + max(self._promised[0], self.view.number, self._highest)
+        mine = number, self._world.name
+        self._promise(mine)
+        self._strays.clear()
+        self._answers = {self._world.name: (self.view.name, self._guest.summary())}
+        self._tell(present, kind="propose", number=number, leader=self._world.name)
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                while len(self._answers) < len(present):
+                    self._answered.clear()
+                    await self._answered.wait()
+        except TimeoutError:
+            pass
+        answers, self._answers = self._answers, None
+        if self._promised != mine:
+            return  # somebody else leads
+        members = tuple(name for name in self._everybody if name in answers)
+        if members == self.view.members and {view for view, _ in answers.values()} == {self.view.name}:
+            self._tell(members, kind="keep", number=number, leader=self._world.name)
+            self._held_until_s = 0.0
+            return
+        summaries = {name: summary for name, (_, summary) in answers.items()}
+        view = View(number, self._world.name, members)
+        self._tell(members, kind="install", number=number, leader=view.leader, members=members, summaries=summaries)
+        self._install(view, summaries)
+
+    def _promise(self, to: tuple[int, str]) -> None:
+        self._promised = to
+        self._held_until_s = self._world.now + HOLD_S
+
+    def _install(self, view: View, summaries: dict[str, Summary]) -> None:
+        assert self._guest is not None
+        self.view = view
+        self._held_until_s = 0.0
+        world = self._world
+        world.record(ViewChanged(at=world.now, node=world.name, view=view.name, members=view.members))
+        self._guest.installed(view, summaries)
+
+    # What others say ---
+
+    async def _listen(self) -> None:
+        while True:
+            message = await self._world.receive(CHANNEL)
+            self._hear(message, **json.loads(message.head))
+
+    def _hear(self, message: Message, kind: str, number: int, leader: str, **more: Any) -> None:
+        assert self._guest is not None
+        sender, name = message.sender, (number, leader)
+        self._highest = max(self._highest, number)
+        if kind == "propose":
+            if name > self._promised:
+                self._promise(name)
+                self._answer(sender, "accept", name, view=self.view.name, summary=self._guest.summary())
+            else:
+                self._answer(sender, "stray", self._promised)
+        elif kind == "accept":
+            if self._answers is not None and self._promised == name:
+                self._answers[sender] = more["view"], more["summary"]
+                self._answered.set()
+        elif kind == "install":
+            summaries = more["summaries"]
+            if self._promised == name and summaries[self._world.name] == self._guest.summary():
+                self._install(View(number, leader, tuple(more["members"])), summaries)
+            else:
+                self._answer(sender, "stray", self._promised)
+        elif kind == "keep":
+            if self._promised == name:
+                self._held_until_s = 0.0
+        elif kind == "view":
+            if name != (self.view.number, self.view.leader):
+                self._answer(sender, "stray", self._promised)
+        elif kind == "stray":
+            self._strays.add(sender)
+
+    def _answer(self, to: str, kind: str, name: tuple[int, str], **more: Any) -> None:
+        self._tell([to], kind=kind, number=name[0], leader=name[1], **more)
+
+    def _tell(self, names: Iterable[str], **content: Any) -> None:
+        assert self._spawn is not None
+        head = json.dumps(content, separators=(",", ":")).encode()
+        for name in names:
+            if name != self._world.name:
+                self._spawn(self._send(name, head))
+
+    async def _send(self, name: str, head: bytes) -> None:
+        """What a peer does not hear soon it need not hear: it would be about a view of the past."""
+        try:
+            async with asyncio.timeout(HOLD_S):
+                await self._world.peer(name).send(CHANNEL, head, lane=Lane.CONTROL)
+        except TimeoutError:
+            pass
