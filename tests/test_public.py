@@ -74,6 +74,7 @@ PUBLIC = {
         "Event",
         "Exchanged",
         "FinalTested",
+        "Joined",
         "LinkChanged",
         "MeanTested",
         "Planned",

@@ -26,6 +26,7 @@ __all__ = [
     "Event",
     "Exchanged",
     "FinalTested",
+    "Joined",
     "LinkChanged",
     "MeanTested",
     "Planned",
@@ -98,6 +99,16 @@ class ViewChanged(Event):
     node: str
     view: str
     members: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Joined(Event):
+    """A node has taken over what the others of its view agree on."""
+
+    node: str
+    view: str
+    changes: bool
+    """Whether it brought what it had changed itself since they last agreed; else that is too long ago."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -199,6 +210,8 @@ class Exchanged(Event):
     members: int
     late: bool
     """Whether the node had trained on meanwhile, so that the result was a correction."""
+    digest: str = ""
+    """Of what was agreed on: the same for all who took this result.  Empty where nothing is agreed on."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

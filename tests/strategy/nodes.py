@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll.exchange import Vector
+from atoll.group import Group
 from atoll.network import Network
 from atoll.strategy import Quantity, Strategy, Work
 from atoll.trace import Recorder
@@ -25,6 +26,7 @@ class VectorReplica:
     def __init__(self, world: World, members: tuple[str, ...], values: Numbers, step: Numbers) -> None:
         self.world = world
         self.members = members
+        self.group = Group(world, members)
         self.rank = members.index(world.name)
         self.steps = 0
         self.work: Work = np.zeros(len(members), dtype=np.int64)

@@ -75,8 +75,13 @@ def test_a_cut_makes_a_blocking_round_an_overlapped_one(quantity: str) -> None:
         look=look,
     )
     assert max(longest.values()) <= 1 + 2 + 0.1  # a step, and the two seconds that a round is waited for
-    for replica in replicas.values():
-        np.testing.assert_allclose(replica.values, 60 * 1.5, rtol=1e-5)  # everybody's steps, averaged
+    ends = [replica.values for replica in replicas.values()]
+    np.testing.assert_allclose(ends[0], ends[1], atol=3)  # who is done first takes part in no more rounds
+    if quantity == "gradient":
+        np.testing.assert_allclose(ends[0], 60 * 1.5, rtol=1e-5)  # everybody's steps, averaged
+    else:  # and what was learned alone is brought along whole
+        assert (ends[0] >= 60 * 1.5).all()
+        assert (ends[0] <= 60 * 1.5 + 20).all()
 
 
 def test_overlapped_rounds_never_wait_and_lose_nothing() -> None:
@@ -84,7 +89,9 @@ def test_overlapped_rounds_never_wait_and_lose_nothing() -> None:
     ends = [replica.values for replica in replicas.values()]
     # The last rounds are still in the air when the steps end: the nodes are apart by at most a few steps' difference.
     assert np.abs(ends[0] - ends[1]).max() <= 3
-    np.testing.assert_allclose((ends[0] + ends[1]) / 2, 0.5 + 60 * 1.5, rtol=0.02)
+    together = (ends[0] + ends[1]) / 2
+    assert (together >= 0.5 + 58 * 1.5).all()
+    assert (together <= 0.5 + 60 * 1.5 + 20).all()  # what was learned alone is brought along whole
 
 
 @pytest.mark.parametrize("name", ["triangle", "line"])

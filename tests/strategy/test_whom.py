@@ -38,7 +38,7 @@ def test_acquaintance_is_a_running_mean() -> None:
 @given(count=st.integers(2, 17), number=st.integers(0, 500))
 def test_pairs_are_the_same_for_both_and_nobody_is_in_two(count: int, number: int) -> None:
     members = tuple(f"n{place}" for place in range(count))
-    groups = {name: Pairs(name, members)(number) for name in members}
+    groups = {name: Pairs(name)(number, members) for name in members}
     for name, group in groups.items():
         assert name in group
         assert len(group) <= 2

@@ -139,6 +139,20 @@ def test_who_is_reached_through_others_is_reachable() -> None:
     assert back == pytest.approx(40, abs=0.2)
 
 
+def test_who_no_longer_waits_for_a_peer_disturbs_nobody() -> None:
+    async def program(world: SimWorld) -> float:
+        if world.name == "0":
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(2):
+                    await world.peer("2").wait_until(reachable=False)
+            await world.peer("1").send("x", b"", sized(1_250_000))
+        elif world.name == "1":
+            await world.receive("x")
+        return world.now
+
+    assert run(network(TRIANGLE.format(weather="outages = [[1, 60]]")), program)["1"] < 10
+
+
 @settings(max_examples=30, deadline=None)
 @given(
     st.integers(0, 100),

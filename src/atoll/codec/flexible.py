@@ -95,6 +95,11 @@ class Flexible(Reduction):
         spawn(self._hear(world))
         spawn(self._probe(world, others, spawn))
 
+    def restart(self) -> None:
+        self._plan = self._planned_for = self._known = None
+        self._order = ()
+        self._gains = np.ones(len(RATIOS), dtype=np.float32)
+
     async def _probe(self, world: World, others: list[str], spawn: Spawn) -> None:
         number = 0
         while True:

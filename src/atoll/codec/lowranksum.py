@@ -26,6 +26,9 @@ class LowRankSum(Reduction):
         self._rank = rank
         self._right: Vector | None = None
 
+    def restart(self) -> None:
+        self._right = None
+
     async def __call__(self, meeting: Round, values: Vector, tail: Vector, via: str) -> Reduced:
         rows, columns = matrix_shape(len(values))
         rank = min(self._rank, rows, columns)

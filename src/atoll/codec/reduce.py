@@ -65,6 +65,9 @@ class Reduction(abc.ABC):
     def start(self, world: World, members: tuple[str, ...], spawn: Spawn) -> None:  # noqa: B027 - most need nothing
         """Called once, before the first round."""
 
+    def restart(self) -> None:  # noqa: B027 - most remember nothing
+        """Other members from now on: what was learned of the last ones, and from their rounds, is forgotten by all."""
+
     @abc.abstractmethod
     async def __call__(self, meeting: Round, values: Vector, tail: Vector, via: str) -> Reduced:
         """Adds up; `tail` travels beside the values and is always added exactly."""

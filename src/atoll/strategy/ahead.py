@@ -41,6 +41,9 @@ class Ahead(abc.ABC):
         """What a node whose model is `snapshot` gives to the round that it begins."""
         return snapshot
 
+    def give_back(self, kept: Vector) -> None:  # noqa: B027 - most keep nothing
+        """A round is given up: what the contribution to it had beyond the snapshot goes with the next."""
+
     def pull(self, values: Vector) -> Vector | None:  # noqa: ARG002 - for those who pull
         """What to add to the gradient at every step; `None`: nothing."""
         return None
@@ -86,6 +89,9 @@ class SharedSteps(Ahead):
     def contribution(self, snapshot: Vector) -> Vector:
         kept, self._kept = self._kept, None
         return snapshot if kept is None else snapshot + kept
+
+    def give_back(self, kept: Vector) -> None:
+        self._kept = kept if self._kept is None else self._kept + kept
 
 
 class Blend(Ahead):

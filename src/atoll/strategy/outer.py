@@ -22,6 +22,12 @@ class Outer(Protocol):
     def __call__(self, mean: Vector) -> Vector:
         """The model that all members agree on next."""
 
+    def state(self) -> list[Vector]:
+        """What all members remember alike, beside the model that they agreed on."""
+
+    def restore(self, agreed: Vector, state: list[Vector]) -> None:
+        """Goes on from another member's memory."""
+
 
 class TakeMean:
     """The mean itself: local SGD."""
@@ -31,6 +37,12 @@ class TakeMean:
 
     def __call__(self, mean: Vector) -> Vector:
         return mean
+
+    def state(self) -> list[Vector]:
+        return []
+
+    def restore(self, agreed: Vector, state: list[Vector]) -> None:
+        """There is nothing to remember."""
 
 
 class Nesterov:
@@ -61,6 +73,13 @@ class Nesterov:
         self._anchor = self._anchor - step
         return self._anchor
 
+    def state(self) -> list[Vector]:
+        assert self._buffer is not None, "started"
+        return [self._buffer]
+
+    def restore(self, agreed: Vector, state: list[Vector]) -> None:
+        self._anchor, (self._buffer,) = agreed, state
+
 
 class HeavyBall:
     """SGD with momentum on the way from the own anchor to a mean, also where members' anchors differ (NoLoCo).
@@ -88,3 +107,10 @@ class HeavyBall:
         self._move += step
         self._anchor = self._anchor + self._move
         return self._anchor
+
+    def state(self) -> list[Vector]:
+        assert self._move is not None, "started"
+        return [self._move]
+
+    def restore(self, agreed: Vector, state: list[Vector]) -> None:
+        self._anchor, (self._move,) = agreed, state

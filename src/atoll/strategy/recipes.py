@@ -404,7 +404,7 @@ def noloco(
         overlap=overlap,
         patience=patience,
         outer=partial(HeavyBall, rate=rate, momentum=momentum),
-        who=Pairs(replica.world.name, replica.members),
+        who=Pairs(replica.world.name),
     )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll.exchange import Vector
+from atoll.group import Group
 from atoll.world.base import World
 
 __all__ = ["Quantity", "Replica", "Work"]
@@ -31,6 +32,10 @@ class Replica(Protocol):
 
     @property
     def world(self) -> World: ...
+
+    @property
+    def group(self) -> Group:
+        """Who is here."""
 
     @property
     def members(self) -> tuple[str, ...]:

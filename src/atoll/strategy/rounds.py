@@ -11,38 +11,50 @@ kept.
 Where less than every value is sent, members tell what they changed since the model that they agreed on last, which all
 of them hold; what a codec leaves out goes with the next round.  A contribution that is not finite is not sent: the
 member takes part with weight 0.
+
+Rounds of parameters are among those who are here (`atoll.group`).  When that changes, a round under way is given up,
+and those who have not agreed on the same as most others take over what these hold, and bring along what they themselves
+have changed since they last agreed: a node that was cut off, a side of a partition, and a node that comes late are one
+case.
 """
 
 import asyncio
+import hashlib
 import itertools
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
 
-from atoll.codec import Feedback
 from atoll.codec.reduce import Plain, Reduced, Reduction, fitting
 from atoll.errors import StrategyError
 from atoll.exchange import Round, Vector
+from atoll.group import Summary, View
 from atoll.strategy.ahead import Ahead, OwnSteps, Steps
 from atoll.strategy.choice import Choice
 from atoll.strategy.correction import Correction, Uncorrected
+from atoll.strategy.lane import Lane
+from atoll.strategy.lineage import Agreement, Lineage
 from atoll.strategy.merge import Mean, Weight
 from atoll.strategy.outer import Outer, TakeMean
-from atoll.strategy.replica import Quantity, Replica
+from atoll.strategy.replica import Quantity, Replica, Work
 from atoll.strategy.tail import Tail
 from atoll.strategy.talk import Spawn, Talk
 from atoll.strategy.when import When
-from atoll.trace import ContributionRefused, Exchanged, Waited
+from atoll.trace import ContributionRefused, Exchanged, Joined, Waited
+from atoll.world.base import Lane as Way
 
 __all__ = ["Rounds"]
 
 LEAST_WAIT_S = 2.0
+GRACE_S = 3.0
 FIRST_WAIT_S = 30.0
 """How long a round is waited for before anything is known of how long rounds take."""
 MEAN = Mean()
+GRACE_ROUNDS = 4
+"""How many rounds long somebody may be away before the others go on without it."""
 
 
 class Rounds(Talk):
@@ -61,7 +73,7 @@ class Rounds(Talk):
         outer: makes what all make of a mean of parameters.
         ahead: makes what a node that has trained on meanwhile puts on top of it.
         fragments: into how many pieces the vector is cut; rounds take them in turn.
-        who: the members of each round by its number; everybody unless given.
+        who: the members of each round, by its number and of those who are here; all of these unless given.
         post: what is made of a mean of gradients.
         correction: makes what is added to the parameters after each of the node's own steps.
     """
@@ -81,7 +93,7 @@ class Rounds(Talk):
         outer: Callable[[], Outer] = TakeMean,
         ahead: Callable[[], Ahead] = OwnSteps,
         fragments: int = 1,
-        who: Callable[[int], tuple[str, ...]] | None = None,
+        who: Callable[[int, tuple[str, ...]], tuple[str, ...]] = lambda _, members: members,
         post: Callable[[Vector], Vector] | None = None,
         correction: Callable[[], Correction] = Uncorrected,
     ) -> None:
@@ -90,18 +102,19 @@ class Rounds(Talk):
         self._quantity = quantity
         self._weight = weight
         self._overlap = overlap
-        self._who = who or (lambda _: replica.members)
+        self._who = who
         self._post = post
         self._patience = patience
         self._reduction = reduction or Plain()
-        self._choice = Choice(fitting(via, self._reduction), self._reduction.vias)
+        self._via = fitting(via, self._reduction)
+        self._choice = Choice(self._via, self._reduction.vias)
         if quantity is Quantity.GRADIENT and ahead is not OwnSteps:
             raise StrategyError("`ahead` is about models, and gradients are averaged: expected quantity=parameters")
         size = len(replica.read(quantity))
         cuts = np.linspace(0, size, fragments + 1).round().astype(int).tolist()
         absolute = self._reduction.exact or quantity is Quantity.GRADIENT
         self._lanes = [
-            _Lane(slice(start, stop), outer(), ahead(), correction(), decay, absolute=absolute)
+            Lane(slice(start, stop), outer(), ahead(), correction(), decay, absolute=absolute)
             for start, stop in itertools.pairwise(cuts)
         ]
         self._spawn: Spawn | None = None
@@ -110,10 +123,18 @@ class Rounds(Talk):
         self._pending: _Pending | None = None
         self._gradient_was_merged = False
         self._durations: deque[float] = deque(maxlen=5)
+        self._lineage = Lineage()
+        self._joining: asyncio.Task[None] | None = None
+        self._handed: tuple[list[Agreement], list[list[Vector]], Work] | None = None
+        self._view_changed = asyncio.Event()
+        self._view_name = ""
 
     def start(self, spawn: Spawn) -> None:
         self._spawn = spawn
         self._when.start(self._replica, spawn)
+        if self._quantity is Quantity.PARAMETERS:
+            self._replica.group.start(spawn, self)
+            spawn(self._hand_over())
         self._reduction.start(self._replica.world, self._replica.members, spawn)
         initial = self._replica.read(Quantity.PARAMETERS)
         for lane in self._lanes:
@@ -148,6 +169,10 @@ class Rounds(Talk):
         """A step boundary."""
         if self._quantity is Quantity.GRADIENT:
             self._collect()
+        elif self._replica.group.held:
+            return False
+        elif self._joining is not None:
+            return self._join()
         merged = self._apply()
         # A gradient is exchanged before its step is counted.
         step = self._replica.steps + (self._quantity is Quantity.GRADIENT)
@@ -177,7 +202,8 @@ class Rounds(Talk):
         assert self._spawn is not None
         replica, world = self._replica, self._replica.world
         lane = self._lanes[self._number % len(self._lanes)]
-        name = f"round {self._number}"
+        view = replica.group.view
+        name = f"round {self._number}" if view.number == 0 else f"round {view.name}/{self._number}"
         if self._quantity is Quantity.GRADIENT:
             snapshot = lane.collected()
             alone = step - lane.step + corrected
@@ -193,9 +219,9 @@ class Rounds(Talk):
         self._begun_at_step = lane.step = step
         tail = Tail.own(replica, weight, self._choice.report())
         via = self._choice.now()
-        meeting = Round(world, name, self._who(self._number), key=self._number)
+        meeting = Round(world, name, self._who(self._number, view.members), key=self._number)
         task = self._spawn(self._reduce(meeting, payload, tail, via))
-        self._pending = _Pending(self._number, via, lane, snapshot, step, alone, world.now, meeting.size, task)
+        self._pending = _Pending(meeting, via, lane, snapshot, step, alone, world.now, task)
         self._number += 1
 
     async def _reduce(self, meeting: Round, payload: Vector, tail: Vector, via: str) -> Reduced:
@@ -205,22 +231,22 @@ class Rounds(Talk):
 
     async def _wait(self) -> None:
         assert self._pending is not None
-        since = self._replica.world.now
+        since, pending = self._replica.world.now, self._pending
         expected = self._patience * median(self._durations) if self._durations else FIRST_WAIT_S
-        await asyncio.wait({self._pending.task}, timeout=max(LEAST_WAIT_S, expected))
+        await asyncio.wait({pending.task}, timeout=max(LEAST_WAIT_S, expected))
         self._replica.world.record(
             Waited(
                 at=self._replica.world.now,
                 node=self._replica.world.name,
                 since=since,
-                why=f"round {self._pending.number}",
+                why=pending.meeting.name,
             )
         )
 
     def _apply(self) -> bool:
         """Takes the result of the round under way, if it is there."""
         pending = self._pending
-        if pending is None or not pending.task.done():
+        if pending is None or not pending.task.done() or self._replica.group.held:
             return False
         self._pending = None
         replica, world, lane = self._replica, self._replica.world, pending.lane
@@ -241,125 +267,137 @@ class Rounds(Talk):
         replica.write(self._quantity, values)
         replica.include(tail.work)
         self._durations.append(world.now - pending.since)
+        replica.group.grace_s = max(GRACE_S, GRACE_ROUNDS * median(self._durations))
+        self._lineage.agreed(replica.group.view.name, pending.meeting.key + 1)
         self._choice.learn(pending.via, world.now - pending.since, tail.reports)
         self._when.agreed(values, lane.span)
         world.record(
             Exchanged(
                 at=world.now,
                 node=world.name,
-                name=f"round {pending.number}",
+                name=pending.meeting.name,
                 via=result.via or pending.via,
                 since=pending.since,
-                members=pending.members,
+                members=pending.meeting.size,
                 late=late,
+                digest=_digest(lane.agreed if self._quantity is Quantity.PARAMETERS else mean),
             )
         )
         return True
 
+    # Who is here ---
 
-class _Lane:
-    """One fragment of the vector and what its rounds have led to."""
+    def summary(self) -> Summary:
+        return self._lineage.summary()
 
-    def __init__(
-        self, span: slice, outer: Outer, ahead: Ahead, correction: Correction, decay: float, *, absolute: bool
-    ) -> None:
-        self.span = span
-        self.correction = correction
-        self.step = 0
-        """When its last round began."""
-        self._outer = outer
-        self._ahead = ahead
-        self.feedback = Feedback(decay=decay)
-        self._absolute = absolute
-        self._agreed: Vector | None = None
-        self._contributed: Vector | None = None
-        self._unshared: Vector | None = None  # gradients that were used here and are in no round yet
+    def installed(self, view: View, summaries: dict[str, Summary]) -> None:
+        """Rounds are among others from now on."""
+        assert self._spawn is not None
+        self._give_up()
+        self._number = 0
+        self._durations.clear()
+        self._choice = Choice(self._via, self._reduction.vias)
+        self._reduction.restart()
+        theirs = {name: [(str(place), int(number)) for place, number in each] for name, each in summaries.items()}
+        held = Counter(each[-1] for each in theirs.values())
+        most = max(held, key=lambda agreement: (held[agreement], agreement[1], agreement[0]))
+        if self._lineage.current != most:
+            hosts = [name for name in view.members if theirs[name][-1] == most]
+            host = hosts[self._replica.rank % len(hosts)]
+            self._joining = self._spawn(self._ask(host, view, theirs[host]))
+        self._view_name = view.name
+        self._view_changed.set()
+        self._view_changed = asyncio.Event()
 
-    @property
-    def pulls(self) -> bool:
-        return type(self._ahead).pull is not Ahead.pull
+    def _give_up(self) -> None:
+        """The round under way, and joining, if that was under way."""
+        given = None
+        pending, self._pending = self._pending, None
+        if pending:
+            pending.task.cancel()
+            pending.lane.abandon(pending.snapshot)
+            if pending.snapshot is not None:
+                held = [pending.snapshot if lane is pending.lane else _held(lane) for lane in self._lanes]
+                given = (self._view_name, pending.meeting.key + 1), held
+        self._lineage.ends([_held(lane) for lane in self._lanes], given=given)
+        if self._joining:
+            self._joining.cancel()
+            self._joining = self._handed = None
 
-    def pull(self, values: Vector) -> Vector:
-        found = self._ahead.pull(values)
-        return np.zeros_like(values) if found is None else found
+    async def _ask(self, host: str, view: View, theirs: list[Agreement]) -> None:
+        """Has what most hold sent by one of them."""
+        peer = self._replica.world.peer(host)
+        await peer.send("state please", view.name.encode(), lane=Way.CONTROL)
+        message = await peer.receive(f"state {view.name}")
+        work_bytes = 8 * len(self._replica.members)
+        numbers = np.frombuffer(message.body[work_bytes:], dtype=np.float32)
+        states: list[list[Vector]] = []
+        for lane in self._lanes:
+            size, count = lane.span.stop - lane.span.start, len(lane.state())
+            states.append(list(numbers[: size * count].reshape(count, size)))
+            numbers = numbers[size * count :]
+        self._handed = theirs, states, np.frombuffer(message.body[:work_bytes], dtype=np.int64)
 
-    def start(self, initial: Vector) -> None:
-        self._outer.start(initial)
-        self._agreed = initial
+    async def _hand_over(self) -> None:
+        """Sends what all hold to those who ask for it."""
+        assert self._spawn is not None
+        world = self._replica.world
+        while True:
+            message = await world.receive("state please")
+            self._spawn(self._send_state(message.sender, message.head.decode()))
 
-    def collect(self, gradient: Vector) -> None:
-        self._unshared = gradient if self._unshared is None else self._unshared + gradient
+    async def _send_state(self, name: str, view: str) -> None:
+        number = int(view.partition(".")[0])
+        while self._replica.group.view.number < number:
+            await self._view_changed.wait()
+        if self._replica.group.view.name == view:
+            vectors = [each for lane in self._lanes for each in lane.state()]
+            body = self._replica.work.tobytes() + np.concatenate(vectors).tobytes()
+            await self._replica.world.peer(name).send(f"state {view}", body=body)
 
-    def collected(self) -> Vector | None:
-        """All gradients that were used since the last round: had only the present one been shared, replicas that went
-        on alone for a while would never meet again.
-        """
-        collected, self._unshared = self._unshared, None
-        return collected
-
-    def payload(self, snapshot: Vector | None, weight: float) -> Vector | None:
-        """What the member gives to a round: its values or what has changed in them, and what it has not sent before.
-
-        `None` if that is of no use to anybody.
-        """
-        if snapshot is None or not np.isfinite(snapshot).all():
-            return None
-        given = self._contributed = self._ahead.contribution(snapshot)
-        if not self._absolute:
-            assert self._agreed is not None
-            given = given - self._agreed
-        given = self.feedback.given(given * np.float32(weight))
-        return given if np.isfinite(given).all() else None
-
-    def unsent(self) -> Vector:
-        """What the member can still give when it has nothing new."""
-        return self.feedback.given(np.zeros(self.span.stop - self.span.start, dtype=np.float32))
-
-    def mean(self, result: Reduced, weight: float) -> Vector | None:
-        """What a round says; `None` if it says nothing of use.  All members hold the same bytes and see the same."""
-        unsent = result.unsent
-        self.feedback.keep(unsent if unsent is not None and np.isfinite(unsent).all() else None)
-        if weight <= 0 or not np.isfinite(result.total).all():
-            return None
-        mean: Vector = result.total / np.float32(weight)
-        if self._absolute:
-            return mean
-        assert self._agreed is not None
-        return self._agreed + mean
-
-    def agree(self, mean: Vector | None, own: Vector, snapshot: Vector | None, steps: Steps) -> Vector:
-        """What the member's model is from now on.
-
-        Args:
-            mean: what the round says; `None`: nothing.
-            own: the member's model now.
-            snapshot: what it was when the round began; `None`: of no use, so it goes on with what is agreed on.
-            steps: when that was, and how many steps it has done since.
-        """
-        if mean is not None:
-            self._agreed = self._outer(mean)
-        assert self._agreed is not None
-        if snapshot is None:
-            return self._agreed
-        if mean is None:
-            return own
-        assert self._contributed is not None
-        self.correction.learn(mean - self._contributed)
-        return self._agreed + self._ahead(self._agreed, own, own - snapshot, steps)
+    def _join(self) -> bool:
+        """Takes over what most hold, once it is here, with what the node itself has changed on top."""
+        if self._handed is None:
+            return False
+        theirs, states, work = self._handed
+        base = self._lineage.base(theirs)
+        values = self._replica.read(Quantity.PARAMETERS)
+        for place, (lane, state) in enumerate(zip(self._lanes, states, strict=True)):
+            own = values[lane.span] - base[place] if base else np.zeros_like(state[0])
+            lane.adopt(state)
+            values[lane.span] = state[0] + (own if np.isfinite(own).all() else 0)
+            self._when.agreed(values, lane.span)
+        self._replica.write(Quantity.PARAMETERS, values)
+        self._replica.include(work)
+        self._lineage.adopt(theirs)
+        self._joining = self._handed = None
+        world = self._replica.world
+        world.record(
+            Joined(at=world.now, node=world.name, view=self._replica.group.view.name, changes=base is not None)
+        )
+        return True
 
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
     """The round that a node is in."""
 
-    number: int
+    meeting: Round
     via: str
-    lane: _Lane
+    lane: Lane
     snapshot: Vector | None
     """What the member's model was; `None` if it was of no use."""
     step: int
     alone: int
     """How many steps' gradients the snapshot holds."""
     since: float
-    members: int
     task: asyncio.Task[Reduced]
+
+
+def _digest(values: Vector | None) -> str:
+    return "" if values is None else hashlib.blake2b(values.tobytes(), digest_size=4).hexdigest()
+
+
+def _held(lane: Lane) -> Vector:
+    assert lane.agreed is not None, "started"
+    return lane.agreed

@@ -121,7 +121,9 @@ class ModelDrift:
             return True  # only the others can help this node
         told = self._summary(drift)
         self._tell(replica, squared, told)
-        variance = self._variance([(squared, told), *self._heard.values()])
+        here = replica.group.view.members
+        heard = [said for name, said in self._heard.items() if name in here]
+        variance = self._variance([(squared, told), *heard])
         if self._theta is None and steps_since >= self._first:
             self._theta = max(variance, 1e-30)
         return self._theta is not None and variance >= self._theta

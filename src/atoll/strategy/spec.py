@@ -167,6 +167,10 @@ class _Nobody:
         return self
 
     @property
+    def group(self) -> Any:
+        return self
+
+    @property
     def work(self) -> Work:
         return np.zeros(1, dtype=np.int64)
 

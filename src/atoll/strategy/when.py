@@ -55,12 +55,12 @@ class Paced(When):
     others learn on: a round with it could not take place anyway.
     """
 
-    _READY = struct.Struct("<Qf")  # the round's number, seconds until ready
+    _READY = struct.Struct("<QQf")  # the view's and the round's number, seconds until ready
 
     def __init__(self, steps: int) -> None:
         self._steps = steps
-        self._told = -1
-        self._ready_s: dict[int, dict[str, float]] = {}
+        self._told = -1, -1
+        self._ready_s: dict[tuple[int, int], dict[str, float]] = {}
         self._boundary_s = 0.0
         self._step_s = 0.0
         self._world: World | None = None
@@ -74,23 +74,23 @@ class Paced(When):
         now = replica.world.now
         if now > self._boundary_s:
             self._step_s, self._boundary_s = now - self._boundary_s, now
-        left = max(0, self._steps - steps_since)
-        if self._told < number and left <= 1:
-            self._tell(replica, number, left * self._step_s)
-        ready = self._ready_s.get(number, {})
-        if left or len(ready) < len(replica.members) - 1 or now + self._step_s <= max(ready.values()):
+        left, view = max(0, self._steps - steps_since), replica.group.view
+        due = view.number, number
+        if self._told < due and left <= 1:
+            self._tell(replica, due, left * self._step_s)
+        ready = [said for name, said in self._ready_s.get(due, {}).items() if name in view.members]
+        if left or len(ready) < len(view.members) - 1 or now + self._step_s <= max(ready, default=now):
             return False
-        self._ready_s = {later: said for later, said in self._ready_s.items() if later > number}
+        self._ready_s = {later: said for later, said in self._ready_s.items() if later > due}
         return True
 
-    def _tell(self, replica: Replica, number: int, seconds: float) -> None:
+    def _tell(self, replica: Replica, due: tuple[int, int], seconds: float) -> None:
         assert self._spawn is not None
-        self._told = number
-        for name in replica.members:
+        self._told = due
+        ready = self._READY.pack(*due, seconds)
+        for name in replica.group.view.members:
             if name != replica.world.name:
-                self._spawn(
-                    replica.world.peer(name).send("ready", self._READY.pack(number, seconds), lane=Lane.CONTROL)
-                )
+                self._spawn(replica.world.peer(name).send("ready", ready, lane=Lane.CONTROL))
 
     def agreed(self, values: Vector, span: slice) -> None:  # noqa: ARG002 - the shape of the part
         assert self._world is not None
@@ -99,8 +99,8 @@ class Paced(When):
     async def _listen(self, world: World) -> None:
         while True:
             message = await world.receive("ready")
-            number, seconds = self._READY.unpack(message.head)
-            self._ready_s.setdefault(number, {})[message.sender] = world.now + seconds
+            view, number, seconds = self._READY.unpack(message.head)
+            self._ready_s.setdefault((view, number), {})[message.sender] = world.now + seconds
 
 
 class Rule(Protocol):
@@ -124,11 +124,11 @@ class Called(When):
         make: makes the rule.
     """
 
-    _CALL = struct.Struct("<Q")
+    _CALL = struct.Struct("<QQ")  # the view's and the round's number
 
     def __init__(self, make: Callable[[], Rule]) -> None:
         self._rule = make()
-        self._called = -1
+        self._called = -1, -1
         self._spawn: Spawn | None = None
 
     def start(self, replica: Replica, spawn: Spawn) -> None:
@@ -137,20 +137,21 @@ class Called(When):
         self._rule.start(replica, spawn)
 
     def __call__(self, replica: Replica, steps_since: int, number: int) -> bool:
-        due = self._called >= number
+        wanted = replica.group.view.number, number
+        due = self._called >= wanted
         if not due and self._rule(replica, steps_since):
             due = True
-            self._call(replica, number)
+            self._call(replica, wanted)
         if due:
             self._rule.begins(replica.world.now)
         return due
 
-    def _call(self, replica: Replica, number: int) -> None:
+    def _call(self, replica: Replica, due: tuple[int, int]) -> None:
         assert self._spawn is not None
-        self._called = number
-        for name in replica.members:
+        self._called = due
+        for name in replica.group.view.members:
             if name != replica.world.name:
-                self._spawn(replica.world.peer(name).send("call", self._CALL.pack(number), lane=Lane.CONTROL))
+                self._spawn(replica.world.peer(name).send("call", self._CALL.pack(*due), lane=Lane.CONTROL))
 
     def agreed(self, values: Vector, span: slice) -> None:
         self._rule.agreed(values, span)
@@ -158,5 +159,5 @@ class Called(When):
     async def _listen(self, replica: Replica) -> None:
         while True:
             message = await replica.world.receive("call")
-            (number,) = self._CALL.unpack(message.head)
-            self._called = max(self._called, number)
+            view, number = self._CALL.unpack(message.head)
+            self._called = max(self._called, (view, number))

@@ -113,14 +113,12 @@ class Pairs:
 
     Args:
         own: the node's name.
-        members: all names, in the order that all nodes use.
     """
 
     own: str
-    members: tuple[str, ...]
 
-    def __call__(self, number: int) -> tuple[str, ...]:
-        names = list(self.members)
+    def __call__(self, number: int, members: tuple[str, ...]) -> tuple[str, ...]:
+        names = list(members)
         stream(0, "pairs", str(number)).shuffle(names)
         place = names.index(self.own) // 2 * 2
         return tuple(names[place : place + 2])

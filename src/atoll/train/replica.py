@@ -9,6 +9,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from atoll.exchange import Vector
+from atoll.group import Group
 from atoll.seeds import derive
 from atoll.strategy import Quantity, Work
 from atoll.train.parameters import Parameters
@@ -47,6 +48,7 @@ class TrainedReplica:
     ) -> None:
         self.world = world
         self.members = members
+        self.group = Group(world, members)
         self.rank = members.index(world.name)
         self.steps = 0
         self.work: Work = np.zeros(len(members), dtype=np.int64)

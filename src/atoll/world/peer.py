@@ -83,7 +83,7 @@ class SimPeer(Peer):
             return
         with simulation.waiting_for_reach():
             while self.reachable != reachable:
-                await simulation.reach_changed()
+                await asyncio.wait([simulation.reach_changed()])  # it is everybody's: not to be cancelled with this
 
     async def receive(self, channel: str) -> Message:
         return await self._world.receive_from(self._name, channel)

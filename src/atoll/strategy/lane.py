@@ -1,0 +1,122 @@
+"""A fragment of the vector that rounds are about, and what its rounds have led to on one node."""
+
+import numpy as np
+
+from atoll.codec import Feedback
+from atoll.codec.reduce import Reduced
+from atoll.exchange import Vector
+from atoll.strategy.ahead import Ahead, Steps
+from atoll.strategy.correction import Correction
+from atoll.strategy.outer import Outer
+
+__all__ = ["Lane"]
+
+
+class Lane:
+    """One fragment of the vector and what its rounds have led to."""
+
+    def __init__(
+        self, span: slice, outer: Outer, ahead: Ahead, correction: Correction, decay: float, *, absolute: bool
+    ) -> None:
+        self.span = span
+        self.correction = correction
+        self.step = 0
+        """When its last round began."""
+        self._outer = outer
+        self._ahead = ahead
+        self.feedback = Feedback(decay=decay)
+        self._absolute = absolute
+        self.agreed: Vector | None = None
+        """What all members hold since their last round."""
+        self._contributed: Vector | None = None
+        self._kept_before: Vector | None = None
+        self._unshared: Vector | None = None  # gradients that were used here and are in no round yet
+
+    @property
+    def pulls(self) -> bool:
+        return type(self._ahead).pull is not Ahead.pull
+
+    def pull(self, values: Vector) -> Vector:
+        found = self._ahead.pull(values)
+        return np.zeros_like(values) if found is None else found
+
+    def start(self, initial: Vector) -> None:
+        self._outer.start(initial)
+        self.agreed = initial
+
+    def collect(self, gradient: Vector) -> None:
+        self._unshared = gradient if self._unshared is None else self._unshared + gradient
+
+    def collected(self) -> Vector | None:
+        """All gradients that were used since the last round: had only the present one been shared, replicas that went
+        on alone for a while would never meet again.
+        """
+        collected, self._unshared = self._unshared, None
+        return collected
+
+    def payload(self, snapshot: Vector | None, weight: float) -> Vector | None:
+        """What the member gives to a round: its values or what has changed in them, and what it has not sent before.
+
+        `None` if that is of no use to anybody.
+        """
+        if snapshot is None or not np.isfinite(snapshot).all():
+            return None
+        given = self._contributed = self._ahead.contribution(snapshot)
+        if not self._absolute:
+            assert self.agreed is not None
+            given = given - self.agreed
+        self._kept_before = self.feedback.kept
+        given = self.feedback.given(given * np.float32(weight))
+        return given if np.isfinite(given).all() else None
+
+    def abandon(self, snapshot: Vector | None) -> None:
+        """The round that was begun with this snapshot will not be: what it was given is the node's own again."""
+        self.feedback.keep(self._kept_before)
+        if snapshot is not None and self._contributed is not None:
+            self._ahead.give_back(self._contributed - snapshot)
+
+    def state(self) -> list[Vector]:
+        """What all members hold alike."""
+        assert self.agreed is not None
+        return [self.agreed, *self._outer.state()]
+
+    def adopt(self, state: list[Vector]) -> None:
+        """Takes what others hold alike for its own."""
+        self.agreed = state[0].copy()
+        self._outer.restore(self.agreed, [each.copy() for each in state[1:]])
+
+    def unsent(self) -> Vector:
+        """What the member can still give when it has nothing new."""
+        return self.feedback.given(np.zeros(self.span.stop - self.span.start, dtype=np.float32))
+
+    def mean(self, result: Reduced, weight: float) -> Vector | None:
+        """What a round says; `None` if it says nothing of use.  All members hold the same bytes and see the same."""
+        unsent = result.unsent
+        self.feedback.keep(unsent if unsent is not None and np.isfinite(unsent).all() else None)
+        if weight <= 0 or not np.isfinite(result.total).all():
+            return None
+        mean: Vector = result.total / np.float32(weight)
+        if self._absolute:
+            return mean
+        assert self.agreed is not None
+        return self.agreed + mean
+
+    def agree(self, mean: Vector | None, own: Vector, snapshot: Vector | None, steps: Steps) -> Vector:
+        """What the member's model is from now on.
+
+        Args:
+            mean: what the round says; `None`: nothing.
+            own: the member's model now.
+            snapshot: what it was when the round began; `None`: of no use, so it goes on with what is agreed on.
+            steps: when that was, and how many steps it has done since.
+        """
+        if mean is not None:
+            self.agreed = self._outer(mean)
+        assert self.agreed is not None
+        if snapshot is None:
+            return self.agreed
+        if mean is None:
+            return own
+        assert self._contributed is not None
+        self.correction.learn(mean - self._contributed)
+        return self.agreed + self._ahead(self.agreed, own, own - snapshot, steps)
