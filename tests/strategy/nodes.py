@@ -33,6 +33,8 @@ class VectorReplica:
         self.values = values.astype(np.float32)
         self.gradient = np.zeros_like(self.values)
         self.step = step.astype(np.float32)
+        self.borrowed: list[str] = []
+        self.batch_factor = 1.0
 
     def read(self, quantity: Quantity) -> Vector:
         return (self.gradient if quantity is Quantity.GRADIENT else self.values).copy()
@@ -45,6 +47,15 @@ class VectorReplica:
 
     def add(self, quantity: Quantity, change: Vector) -> None:
         self.write(quantity, self.read(quantity) + change)
+
+    def lend(self, share: float) -> bytes:
+        return f"{self.world.name} {share}".encode()
+
+    def borrow(self, examples: bytes) -> None:
+        self.borrowed.append(examples.decode())
+
+    def shrink_batch(self, factor: float) -> None:
+        self.batch_factor = factor
 
     def include(self, work: Work) -> None:
         np.maximum(self.work, work, out=self.work)

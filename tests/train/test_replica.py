@@ -56,3 +56,18 @@ def test_a_broken_model_tests_badly() -> None:
     assert made.test() == made.test()
     made.write(Quantity.PARAMETERS, np.full(made.size, np.nan, dtype=np.float32))
     assert 0 <= made.test() <= 1
+
+
+def test_examples_can_be_lent() -> None:
+    lender, borrower = replica("0"), replica("1")
+    borrower.shrink_batch(0.5)
+    lender.compute_gradient()
+    borrower.compute_gradient()
+    assert borrower.work.tolist() == [0, 16]
+    borrower.borrow(lender.lend(0.25))
+    seen: list[int] = []
+    borrower.model.register_forward_pre_hook(lambda _, inputs: seen.append(len(inputs[0])))
+    borrower.compute_gradient()
+    borrower.compute_gradient()
+    assert seen == [16 + 8, 16], "once"
+    assert borrower.work.tolist() == [0, 48], "what others lend is their work"

@@ -20,6 +20,7 @@ from atoll.exchange import Vector
 from atoll.strategy.ahead import Ahead, Blend, Consensus, OwnSteps, SharedSteps
 from atoll.strategy.correction import VarianceReduced
 from atoll.strategy.deltas import Deltas
+from atoll.strategy.injection import Injection, Together
 from atoll.strategy.merge import ByAge, ByWork, Drift, Equal, Mean, Merge, PushSum
 from atoll.strategy.outer import HeavyBall, Nesterov
 from atoll.strategy.pushes import Pushes
@@ -235,13 +236,16 @@ def selsync(
     patience: float = 2.0,
     ahead: Literal["own", "shared", "nothing"] = "own",
     codec: Codec | None = None,
+    lenders: Share = 0.0,
+    lend: Share = 0.5,
 ) -> Talk:
     """All nodes average when any node's gradients change; else they train on their own.
 
-    Rule: Δ = |E‖g‖² − E‖g before‖²| / E‖g before‖²; when Δ ≥ δ the node calls all, and x ← mean(x).
+    Rule: Δ = |E‖g‖² − E‖g before‖²| / E‖g before‖²; when Δ ≥ δ the node calls all, and x ← mean(x).  A share `lenders`
+    of the nodes lends a share `lend` of its batch to all others at every step.
     Paper: Tyagi & Swany, Accelerating Distributed ML Training via Selective Synchronization, 2023.
     """
-    return Rounds(
+    rounds = Rounds(
         replica,
         when=Called(partial(GradientChange, delta, window)),
         via=via,
@@ -250,6 +254,7 @@ def selsync(
         ahead=_ahead(ahead),
         reduction=_reduction(codec),
     )
+    return Together(rounds, Injection(replica, nodes=lenders, batch=lend)) if lenders else rounds
 
 
 @recipe

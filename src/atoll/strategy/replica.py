@@ -62,5 +62,14 @@ class Replica(Protocol):
     def add(self, quantity: Quantity, change: Vector) -> None:
         """Adds to all parameters, or to their gradients."""
 
+    def lend(self, share: float) -> bytes:
+        """Examples of the last batch, this share of it, for others to learn from too."""
+
+    def borrow(self, examples: bytes) -> None:
+        """Puts another node's examples into the next batch."""
+
+    def shrink_batch(self, factor: float) -> None:
+        """From now on batches have this much of their own examples."""
+
     def include(self, work: Work) -> None:
         """The model now includes this work too."""

@@ -182,6 +182,15 @@ class _Nobody:
 
     add = write
 
+    def lend(self, share: float) -> bytes:  # noqa: ARG002
+        return b""
+
+    def borrow(self, examples: bytes) -> None:
+        """Nor examples."""
+
+    def shrink_batch(self, factor: float) -> None:
+        """Nor batches."""
+
     def include(self, work: Work) -> None:
         """Nor work."""
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
+import safetensors.torch
 import torch
 from torch import nn
 from torch.optim import Optimizer
@@ -14,7 +15,7 @@ from atoll.seeds import derive
 from atoll.strategy import Quantity, Work
 from atoll.train.parameters import Parameters
 from atoll.train.shards import Indices
-from atoll.train.task import Task
+from atoll.train.task import Examples, Task
 from atoll.world.base import World
 
 __all__ = ["TrainedReplica"]
@@ -60,6 +61,9 @@ class TrainedReplica:
         self._parameters = Parameters(self.model)
         self._optimizer = optimizer(self.model.parameters())
         self._batches = _batches(shard, task.batch, derive(seed, "batches", world.name), pieces)
+        self._batch = torch.zeros(0, dtype=torch.int64)
+        self._batch_factor = 1.0
+        self._borrowed: list[Examples] = []
 
     @property
     def size(self) -> int:
@@ -70,10 +74,16 @@ class TrainedReplica:
     def compute_gradient(self) -> None:
         """Forward and backward on the next batch."""
         batch = next(self._batches)
+        self._batch = batch[: max(1, round(self._batch_factor * len(batch)))]
+        inputs, targets = self._task.train.inputs[self._batch], self._task.train.targets[self._batch]
+        if self._borrowed:
+            inputs = torch.cat([inputs, *(each.inputs for each in self._borrowed)])
+            targets = torch.cat([targets, *(each.targets for each in self._borrowed)])
+            self._borrowed.clear()
         self._optimizer.zero_grad()
-        loss = self._task.loss(self.model(self._task.train.inputs[batch]), self._task.train.targets[batch])
+        loss = self._task.loss(self.model(inputs), targets)
         loss.backward()  # type: ignore[no-untyped-call]
-        self.work[self.rank] += len(batch)
+        self.work[self.rank] += len(self._batch)
 
     def update(self) -> None:
         """The optimiser's step."""
@@ -105,6 +115,21 @@ class TrainedReplica:
             self._parameters.add_gradient(change)
         else:
             self._parameters.add(change)
+
+    def lend(self, share: float) -> bytes:
+        rows = self._batch[: math.ceil(share * len(self._batch))]
+        train = self._task.train
+        inputs, targets = train.inputs[rows].cpu(), train.targets[rows].cpu()
+        if inputs.is_floating_point():
+            inputs = inputs.half()
+        return safetensors.torch.save({"inputs": inputs.contiguous(), "targets": targets.contiguous()})
+
+    def borrow(self, examples: bytes) -> None:
+        found, train = safetensors.torch.load(examples), self._task.train
+        self._borrowed.append(Examples(found["inputs"].to(train.inputs), found["targets"].to(train.targets)))
+
+    def shrink_batch(self, factor: float) -> None:
+        self._batch_factor = factor
 
     def include(self, work: Work) -> None:
         np.maximum(self.work, work, out=self.work)
