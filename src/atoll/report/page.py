@@ -6,11 +6,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import matplotlib as mpl
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from atoll.report.results import Comparison, RunResult
-from atoll.trace import Computed, Exchanged, LinkChanged, RunStarted, Transferred, Waited, read_trace
+from atoll.report.results import Comparison
+from atoll.report.timeline import new_figure, timelines
 
 __all__ = ["write_page"]
 
@@ -30,8 +29,9 @@ _TIME_TO_TARGET = (
     "the line is the ideal: gradients averaged every step on perfect links."
 )
 _LINKS_AND_NODES = (
-    "The first seed of each strategy. Links: up, down, and in use. Nodes: computing, waiting, "
-    "and when they took the result of an exchange."
+    "The first seed of each strategy. Links: up, down, and in use. Nodes: computing, waiting, when they took a result "
+    "of an exchange, when others came or went. Where a strategy chose how much to send and by which way: what it "
+    "chose, why, and how long it expected exchanges to take."
 )
 
 
@@ -61,7 +61,7 @@ def write_page(comparison: Comparison, path: Path) -> None:
     for row in rows:
         run = min(row.runs, key=lambda each: each.seed)
         parts.append(f"<h3>{html.escape(row.strategy)}</h3>")
-        parts.append(_svg(_timeline(run)))
+        parts += [_svg(figure) for figure in timelines(run.path, run.ended_s)]
     body = "\n".join(parts)
     page = (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>Atoll: {html.escape(network)}</title>'
@@ -76,13 +76,6 @@ def _svg(figure: Figure) -> str:
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     text = buffer.getvalue()
     return text[text.index("<svg") :]
-
-
-def _figure(height: float) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(10.4, height), layout="constrained")
-    axes = figure.subplots()
-    axes.spines[["top", "right"]].set_visible(False)
-    return figure, axes
 
 
 def _table(comparison: Comparison) -> str:
@@ -136,7 +129,7 @@ def _at(curve: tuple[tuple[float, float], ...], times: list[float]) -> list[floa
 
 
 def _curves(comparison: Comparison, colours: dict[str, str]) -> Figure:
-    figure, axes = _figure(4.6)
+    made, axes = new_figure(4.6)
     rows = comparison.rows()
     arrived = [run.ended_s for row in rows for run in row.runs if run.seconds_to_target is not None]
     end = 1.1 * max(
@@ -156,12 +149,12 @@ def _curves(comparison: Comparison, colours: dict[str, str]) -> Figure:
     axes.text(0, comparison.first.target, " target", va="bottom", color="#777777", fontsize=9)
     axes.set(xlabel="virtual seconds", ylabel="accuracy" if comparison.first.rising else "loss", xlim=(0, end))
     axes.legend(frameon=False, fontsize=9, loc="lower right" if comparison.first.rising else "upper right")
-    return figure
+    return made
 
 
 def _bars(comparison: Comparison, colours: dict[str, str]) -> Figure:
     rows = comparison.rows()
-    figure, axes = _figure(0.9 + 0.36 * len(rows))
+    made, axes = new_figure(0.9 + 0.36 * len(rows))
     for place, row in enumerate(rows):
         if row.seconds is None:
             axes.text(
@@ -179,88 +172,16 @@ def _bars(comparison: Comparison, colours: dict[str, str]) -> Figure:
     axes.set_yticks(range(len(rows)), [row.strategy for row in rows])
     axes.set(xlabel="virtual seconds", ylim=(len(rows) - 0.4, -1.1))
     axes.set_xlim(0, None if any(row.seconds for row in rows) else 2 * (ideal or 1))
-    return figure
+    return made
 
 
 def _bytes(comparison: Comparison, colours: dict[str, str]) -> Figure:
     rows = comparison.rows()
-    figure, axes = _figure(0.8 + 0.36 * len(rows))
+    made, axes = new_figure(0.8 + 0.36 * len(rows))
     for place, row in enumerate(rows):
         megabytes = row.mean("bytes_sent") / row.runs[0].nodes / 1e6
         axes.barh(place, megabytes, color=colours[row.strategy], height=0.62)
         axes.text(megabytes, place, f"  {megabytes:.2f}", va="center", fontsize=9)
     axes.set_yticks(range(len(rows)), [row.strategy for row in rows])
     axes.set(xlabel="MB a node", ylim=(len(rows) - 0.4, -0.6))
-    return figure
-
-
-def _timeline(run: RunResult) -> Figure:
-    """Links and nodes of one run on one time axis."""
-    events = list(read_trace(run.path))
-    started = next(event for event in events if isinstance(event, RunStarted))
-    failing = sorted({event.link for event in events if isinstance(event, LinkChanged)})
-    links = failing or [link for link in started.links if link.count("~") == 1][:12]
-    rows = [*links, *started.nodes][:40]
-    place = {name: n for n, name in enumerate(rows)}
-    figure, axes = _figure(0.7 + 0.2 * len(rows))
-    end = run.ended_s
-    for link in links:
-        changes = [event for event in events if isinstance(event, LinkChanged) and event.link == link]
-        for start, stop, up in _states(changes, end):
-            axes.barh(place[link], stop - start, left=start, height=0.7, color="#dfe7ea" if up else "#e07a5f", lw=0)
-        ends = set(link.split("~"))
-        using = [
-            (event.began, event.at)
-            for event in events
-            if isinstance(event, Transferred) and {event.sender, event.receiver} == ends
-        ]
-        axes.broken_barh(
-            [(start, stop - start) for start, stop in _joined(using, end / 500)],
-            (place[link] - 0.2, 0.4),
-            color="#2a6f97",
-            lw=0,
-        )
-    for name in started.nodes:
-        if name not in place:
-            continue
-        computing = [(event.since, event.at) for event in events if isinstance(event, Computed) and event.node == name]
-        waiting = [(event.since, event.at) for event in events if isinstance(event, Waited) and event.node == name]
-        taken = [event.at for event in events if isinstance(event, Exchanged) and event.node == name]
-        row = place[name]
-        axes.broken_barh(
-            [(a, b - a) for a, b in _joined(computing, end / 500)], (row - 0.35, 0.7), color="#81b29a", lw=0
-        )
-        axes.broken_barh([(a, b - a) for a, b in waiting], (row - 0.35, 0.7), color="#f2cc8f", lw=0)
-        axes.plot(taken, [row] * len(taken), "|", color="#3d405b", ms=4, mew=0.6)
-    for label, colour in (
-        ("link up", "#dfe7ea"),
-        ("down", "#e07a5f"),
-        ("in use", "#2a6f97"),
-        ("computing", "#81b29a"),
-        ("waiting", "#f2cc8f"),
-    ):
-        axes.barh(0, 0, color=colour, label=label)
-    axes.plot([], [], "|", color="#3d405b", label="exchanged")
-    axes.legend(frameon=False, fontsize=8, ncols=6, loc="lower center", bbox_to_anchor=(0.5, 1.0))
-    axes.set_yticks(range(len(rows)), rows, fontsize=8)
-    axes.set(xlim=(0, end), ylim=(len(rows) - 0.4, -0.6), xlabel="virtual seconds")
-    return figure
-
-
-def _states(changes: list[LinkChanged], end: float) -> list[tuple[float, float, bool]]:
-    spans, since, up = [], 0.0, True
-    for change in changes:
-        spans.append((since, change.at, up))
-        since, up = change.at, change.up
-    return [*spans, (since, end, up)]
-
-
-def _joined(spans: list[tuple[float, float]], nearer_than: float) -> list[tuple[float, float]]:
-    """Spans that nearly touch become one: thousands of them would be a large file and look the same."""
-    joined: list[tuple[float, float]] = []
-    for start, stop in sorted(spans):
-        if joined and start - joined[-1][1] <= nearer_than:
-            joined[-1] = joined[-1][0], max(joined[-1][1], stop)
-        else:
-            joined.append((start, stop))
-    return joined
+    return made
