@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atoll.exchange import COLLECTIVES, Round
-from atoll.exchange.cost import Links, broadcast_s, collective_s, ring_order
+from atoll.exchange.cost import Links, broadcast_s, collective_s, ring_order, tree_order
 from atoll.world.sim import SimWorld
 from tests.world.networks import network, run
 
@@ -82,3 +82,27 @@ def test_a_ring_of_many_finds_its_neighbours() -> None:
     links = Links(latency, np.zeros(count), np.zeros(count))
     order = ring_order(links)
     assert max(latency[order[i], order[(i + 1) % count]] for i in range(count)) <= 2
+
+
+@given(st.integers(2, 9), st.integers(0, 1000), st.sampled_from([100.0, 1e5]))
+def test_the_best_tree_is_never_worse_than_the_members_own_order(count: int, seed: int, size: float) -> None:
+    draw = np.random.default_rng(seed)
+    latency = draw.uniform(0.001, 0.1, (count, count))
+    latency = (latency + latency.T) / 2
+    np.fill_diagonal(latency, 0)
+    rates = draw.uniform(1e-8, 1e-5, count)
+    links = Links(latency, rates, rates)
+    order = tree_order(links, size)
+    assert sorted(order) == list(range(count))
+    found = collective_s("tree", size, links.ordered(order))
+    assert found <= collective_s("tree", size, links) + 1e-12
+    if count <= 4:
+        every = (collective_s("tree", size, links.ordered(each)) for each in itertools.permutations(range(count)))
+        assert found == pytest.approx(min(every))
+
+
+def test_who_is_near_to_all_is_the_root_of_the_tree() -> None:
+    latency = np.full((8, 8), 0.2)
+    latency[5, :] = latency[:, 5] = 0.01
+    np.fill_diagonal(latency, 0)
+    assert tree_order(Links(latency, np.full(8, 1e-9), np.full(8, 1e-9)), 1000)[0] == 5

@@ -19,7 +19,7 @@ from atoll.codec.bits import packed_size, width
 from atoll.codec.reduce import AgreedTopK, Coded, Reduced, Reduction
 from atoll.codec.sparse import TopK, kept
 from atoll.exchange import COLLECTIVES, Round, SendLog, Spawn, Vector
-from atoll.exchange.cost import Links, broadcast_s, collective_s, ring_order
+from atoll.exchange.cost import Links, broadcast_s, collective_s, ring_order, tree_order
 from atoll.trace import Planned
 from atoll.world.base import FRAME_BYTES, Lane, World
 
@@ -79,8 +79,8 @@ class Flexible(Reduction):
         self._planned_for: tuple[Vector, Vector] | None = None
         self._gains = np.ones(len(RATIOS), dtype=np.float32)
         self._known: Links | None = None
-        self._order: tuple[int, ...] = ()
-        """The members' ranks around the best ring."""
+        self._orders: dict[str, tuple[int, ...]] = {}
+        """The members' ranks around the best ring, and down the best tree."""
         self._latency: dict[str, float] = {}
         self._asked: dict[str, float] = {}
         self._up_s: float | None = None
@@ -97,7 +97,7 @@ class Flexible(Reduction):
 
     def restart(self) -> None:
         self._plan = self._planned_for = self._known = None
-        self._order = ()
+        self._orders = {}
         self._gains = np.ones(len(RATIOS), dtype=np.float32)
 
     async def _probe(self, world: World, others: list[str], spawn: Spawn) -> None:
@@ -166,7 +166,8 @@ class Flexible(Reduction):
             if max(moved) <= MOVED:
                 return dataclasses.replace(self._plan, seconds=self._cost(self._plan, count, tail_bytes)), ""
             why = "gain" if moved[0] > moved[1] else "links"
-        self._order = ring_order(self._known)
+        middle = 4 * kept(count, self._ratio or RATIOS[len(RATIOS) // 2]) + tail_bytes
+        self._orders = {"ring": ring_order(self._known), "tree": tree_order(self._known, middle)}
         best = [self._cheapest(ratio, count, tail_bytes) for ratio in ((self._ratio,) if self._ratio else RATIOS)]
         steps = [self._compute_s + plan.seconds for plan in best]
         self._planned_for = picture
@@ -193,8 +194,8 @@ class Flexible(Reduction):
         seconds = broadcast_s(packed_size(keep, width(count - 1)) + frame, links)
         if self._lead == "var":
             seconds += collective_s("gather", 4 + frame, links)
-        if plan.via == "ring":
-            links = links.ordered(self._order)
+        if plan.via in self._orders:
+            links = links.ordered(self._orders[plan.via])
         pieces = links.size if plan.via in {"direct", "ring", "hd"} else 1
         return seconds + collective_s(plan.via, 4 * keep + tail_bytes + pieces * frame, links)
 
@@ -221,8 +222,9 @@ class Flexible(Reduction):
         log = SendLog()
         way: Reduction = Coded(TopK(plan.ratio)) if plan.via == "own" else AgreedTopK(plan.ratio, self._lead)
         logged = dataclasses.replace(meeting, log=log)
-        if plan.via == "ring" and self._order:
-            logged = dataclasses.replace(logged, members=tuple(meeting.members[rank] for rank in self._order))
+        if plan.via in self._orders:
+            ordered = tuple(meeting.members[rank] for rank in self._orders[plan.via])
+            logged = dataclasses.replace(logged, members=ordered)
         result = await way(logged, values, full_tail, "gather" if plan.via == "own" else plan.via)
         self._observe(log)
         self._done_s = meeting.world.now

@@ -6,13 +6,14 @@ node's uplink carries all that it sends, its downlink all that it receives, and 
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Links", "broadcast_s", "collective_s", "ring_order"]
+__all__ = ["Links", "broadcast_s", "collective_s", "ring_order", "tree_order"]
 
 Matrix = NDArray[np.float64]
 Sends = dict[tuple[int, int], float]
@@ -113,28 +114,61 @@ def broadcast_s(size: float, links: Links) -> float:
 
 
 def ring_order(links: Links) -> tuple[int, ...]:
-    """The order of members whose ring has the least latency on its slowest hop, then in all.
-
-    All orders are tried where there are few members; else the nearest neighbour is taken next, and pairs of hops are
-    exchanged while that helps.
-    """
+    """The order of members whose ring has the least latency on its slowest hop, then in all."""
     count = links.size
 
     def cost(order: Sequence[int]) -> tuple[float, float]:
         hops = [links.latency_s[order[i], order[(i + 1) % count]] for i in range(count)]
         return max(hops), sum(hops)
 
-    if count <= BRUTE_FORCE:
-        return min(((0, *rest) for rest in itertools.permutations(range(1, count))), key=cost)
     order = [0]
     while len(order) < count:
         left = [i for i in range(count) if i not in order]
         order.append(min(left, key=lambda i: links.latency_s[order[-1], i]))
-    improved = True
+    # Turning a stretch round exchanges two hops for two others.
+    return _best_order(order, cost, fixed=1, change=lambda it, i, j: [*it[:i], *reversed(it[i : j + 1]), *it[j + 1 :]])
+
+
+def tree_order(links: Links, size: float) -> tuple[int, ...]:
+    """The order of members whose binomial tree takes the least time for `size` bytes."""
+
+    def cost(order: Sequence[int]) -> float:
+        return collective_s("tree", size, links.ordered(order))
+
+    # Who is near to all comes first: the first is the root, and the others have the fewer children the later they come.
+    nearest = sorted(range(links.size), key=lambda i: (links.latency_s[i].sum() + size * links.up_s[i], i))
+    start = min(nearest, list(range(links.size)), key=cost)
+    return _best_order(start, cost, fixed=0, change=_swapped)
+
+
+def _best_order(
+    start: list[int],
+    cost: Callable[[Sequence[int]], Any],
+    *,
+    fixed: int,
+    change: Callable[[list[int], int, int], list[int]],
+) -> tuple[int, ...]:
+    """The order with the least cost, all but the first `fixed` places open: of all orders where there are few members,
+    else by changes at two places while that helps.
+    """
+    count = len(start)
+    if count <= BRUTE_FORCE:
+        return _least(start, cost, fixed)
+    order, improved = start, True
     while improved:
         improved = False
-        for i, j in itertools.combinations(range(1, count), 2):
-            turned = [*order[:i], *reversed(order[i : j + 1]), *order[j + 1 :]]
-            if cost(turned) < cost(order):
-                order, improved = turned, True
+        for i, j in itertools.combinations(range(fixed, count), 2):
+            changed = change(order, i, j)
+            if cost(changed) < cost(order):
+                order, improved = changed, True
     return tuple(order)
+
+
+def _least(start: list[int], cost: Callable[[Sequence[int]], Any], fixed: int) -> tuple[int, ...]:
+    return min(((*start[:fixed], *rest) for rest in itertools.permutations(sorted(start[fixed:]))), key=cost)
+
+
+def _swapped(order: list[int], i: int, j: int) -> list[int]:
+    order = order.copy()
+    order[i], order[j] = order[j], order[i]
+    return order
