@@ -1,12 +1,15 @@
 """What is put on top of a late mean: no step may be lost or counted twice."""
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll.exchange import Vector
-from atoll.strategy.ahead import Ahead, Blend, Consensus, OwnSteps, SharedSteps, Steps
+from atoll.strategy.ahead import Ahead, Blend, Consensus, FirstSteps, OwnSteps, SharedSteps, Steps
 
 
 def vector(*values: float) -> Vector:
@@ -17,6 +20,13 @@ def test_own_steps_stay_where_they_are() -> None:
     ahead = OwnSteps()
     assert ahead(vector(5), vector(9), vector(2), Steps(10, 3)).tolist() == [2]
     assert ahead.contribution(vector(7)).tolist() == [7]
+
+
+def test_only_the_first_steps_count_at_once() -> None:
+    ahead = FirstSteps()
+    assert ahead(vector(5), vector(9), vector(2), Steps(10, 3)).tolist() == [2]
+    assert ahead(vector(5), vector(9), vector(20), Steps(20, 16)).tolist() == [5]
+    assert ahead.contribution(vector(7)).tolist() == [22], "the other 15 go with the next"
 
 
 def test_shared_steps_follow_the_last_movement() -> None:
@@ -41,11 +51,15 @@ def test_it_goes_no_further_than_own_steps_did() -> None:
 
 @given(
     rounds=st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9), st.floats(-5, 5)), min_size=1, max_size=12),
-    reach=st.sampled_from([None, 0.0, 0.5, 1.0]),
+    make=st.sampled_from(
+        [OwnSteps, FirstSteps, SharedSteps, partial(SharedSteps, reach=0.0), partial(SharedSteps, reach=0.5)]
+    ),
 )
-def test_every_own_step_is_contributed_exactly_once(rounds: list[tuple[int, int, float]], reach: float | None) -> None:
+def test_every_own_step_is_contributed_exactly_once(
+    rounds: list[tuple[int, int, float]], make: Callable[[], Ahead]
+) -> None:
     """Alone in its rounds a node is its own mean: whatever was expected, it ends where its own steps have led it."""
-    ahead: Ahead = OwnSteps() if reach is None else SharedSteps(reach=reach)
+    ahead = make()
     model, taken, step = 0.0, 0.0, 0
     for before, meanwhile, size in rounds:
         model, taken, step = model + size * before, taken + size * before, step + before

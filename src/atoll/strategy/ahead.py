@@ -10,7 +10,7 @@ import numpy as np
 
 from atoll.exchange import Vector
 
-__all__ = ["Ahead", "Blend", "Consensus", "OwnSteps", "SharedSteps", "Steps"]
+__all__ = ["Ahead", "Blend", "Consensus", "FirstSteps", "OwnSteps", "SharedSteps", "Steps"]
 
 
 TRUSTED_STEPS = 4
@@ -56,7 +56,35 @@ class OwnSteps(Ahead):
         return drift
 
 
-class SharedSteps(Ahead):
+class _Keeping(Ahead):
+    """What a node did not use of its own steps goes with its next contribution."""
+
+    def __init__(self) -> None:
+        self._kept: Vector | None = None
+
+    def contribution(self, snapshot: Vector) -> Vector:
+        kept, self._kept = self._kept, None
+        return snapshot if kept is None else snapshot + kept
+
+    def give_back(self, kept: Vector) -> None:
+        self._kept = kept if self._kept is None else self._kept + kept
+
+
+class FirstSteps(_Keeping):
+    """The node's own steps while they are few: a mean is followed by a few steps of what led to it, not by more.
+
+    What lies beyond goes with the next contribution.
+    """
+
+    def __call__(self, mean: Vector, own: Vector, drift: Vector, steps: Steps) -> Vector:  # noqa: ARG002
+        if steps.since <= TRUSTED_STEPS:
+            return drift
+        ahead: Vector = drift * np.float32(TRUSTED_STEPS / steps.since)
+        self.give_back(drift - ahead)
+        return ahead
+
+
+class SharedSteps(_Keeping):
     """As far as everybody moved in as many steps before, on average: x ← mean + steps · (mean − last mean)/interval.
 
     A node's own steps are noisy, and on a shard of one label they lead astray; what all nodes did together is neither.
@@ -69,9 +97,9 @@ class SharedSteps(Ahead):
     """
 
     def __init__(self, *, reach: float = 1.0) -> None:
+        super().__init__()
         self._reach = reach
         self._last: tuple[Vector, int] | None = None
-        self._kept: Vector | None = None
 
     def __call__(self, mean: Vector, own: Vector, drift: Vector, steps: Steps) -> Vector:  # noqa: ARG002
         last, self._last = self._last, (mean, steps.then)
@@ -82,16 +110,8 @@ class SharedSteps(Ahead):
         movement = (mean - last[0]) * np.float32(self._reach * share * steps.since / interval)
         movement *= np.float32(min(1.0, share * _length(drift) / max(_length(movement), 1e-30)))
         ahead: Vector = movement + np.float32(1 - share) * drift
-        kept = drift - ahead
-        self._kept = kept if self._kept is None else self._kept + kept
+        self.give_back(drift - ahead)
         return ahead
-
-    def contribution(self, snapshot: Vector) -> Vector:
-        kept, self._kept = self._kept, None
-        return snapshot if kept is None else snapshot + kept
-
-    def give_back(self, kept: Vector) -> None:
-        self._kept = kept if self._kept is None else self._kept + kept
 
 
 class Blend(Ahead):

@@ -17,7 +17,7 @@ from atoll.codec.reduce import Coded, Plain, Reduction
 from atoll.codec.sparse import ChunkTopK
 from atoll.codec.transform import Cosine
 from atoll.exchange import Vector
-from atoll.strategy.ahead import Ahead, Blend, Consensus, OwnSteps, SharedSteps
+from atoll.strategy.ahead import Ahead, Blend, Consensus, FirstSteps, OwnSteps, SharedSteps
 from atoll.strategy.correction import VarianceReduced
 from atoll.strategy.deltas import Deltas
 from atoll.strategy.injection import Injection, Together
@@ -163,7 +163,7 @@ def vrl(
         via=via,
         overlap=overlap,
         patience=patience,
-        ahead=_ahead("nothing"),
+        ahead=FirstSteps,
         outer=partial(Nesterov, rate=rate, momentum=momentum),
         reduction=_reduction(codec),
         correction=VarianceReduced,
