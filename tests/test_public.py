@@ -73,6 +73,7 @@ PUBLIC = {
         "ContributionRefused",
         "Event",
         "Exchanged",
+        "FaultChanged",
         "FinalTested",
         "Joined",
         "LinkChanged",

@@ -17,6 +17,7 @@ from atoll.errors import StrategyError, UserError, nearest
 from atoll.network import load_network, preset_names
 from atoll.report.networks import list_networks, show_network
 from atoll.version import VERSION
+from atoll.world.faults import load_faults
 
 if TYPE_CHECKING:
     from atoll.compare import Plan
@@ -70,6 +71,7 @@ Limit = Annotated[
     float | None, typer.Option("--limit", min=1.0, help="Virtual seconds; 20 times the ideal if left out.")
 ]
 Device = Annotated[str, typer.Option("--device", help="Where torch computes: cpu, cuda, cuda:1.")]
+Faults = Annotated[Path | None, typer.Option("--faults", help="A script of faults, TOML (docs/faults.md).")]
 Out = Annotated[Path, typer.Option("--out", help="Where traces and the report go.")]
 
 
@@ -86,14 +88,16 @@ def compare(
     jobs: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = os.cpu_count() or 1,
     limit: Limit = None,
     device: Device = "cpu",
+    faults: Faults = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the results here too.")] = None,
     out: Out = Path("report"),
 ) -> None:
     """Find out which strategy reaches the target first, in simulation: a table, traces, and a page to look at."""
     from atoll.compare import DEFAULT_STRATEGIES, Plan
 
+    net = load_network(network)
     plan = Plan.of(
-        load_network(network),
+        net,
         task=task,
         data=data,
         strategies=strategies or DEFAULT_STRATEGIES,
@@ -101,6 +105,7 @@ def compare(
         seeds=range(seeds),
         limit_s=limit,
         device=device,
+        faults=load_faults(faults, net.node_names) if faults else (),
     )
     _compare(plan, out, jobs=jobs, json_file=json_file)
 
@@ -136,6 +141,7 @@ def run(
     seed: Annotated[int, typer.Option(help="Where all randomness comes from.")] = 0,
     limit: Limit = None,
     device: Device = "cpu",
+    faults: Faults = None,
     out: Out = Path("report"),
 ) -> None:
     """Train once, in simulation, and show it as it goes."""
@@ -143,7 +149,15 @@ def run(
 
     net = load_network(network)
     plan = Plan.of(
-        net, task=task, data=data, strategies=[strategy], shards=shards, seeds=[seed], limit_s=limit, device=device
+        net,
+        task=task,
+        data=data,
+        strategies=[strategy],
+        shards=shards,
+        seeds=[seed],
+        limit_s=limit,
+        device=device,
+        faults=load_faults(faults, net.node_names) if faults else (),
     )
     _compare(plan, out, jobs=1, json_file=None)
 

@@ -19,6 +19,7 @@ from atoll.strategy import parse_strategy
 from atoll.train import IDEAL_STRATEGY, RunSpec, load_task, parse_shards
 from atoll.train.batch import run_all
 from atoll.train.run import check_device
+from atoll.world.faults import Fault
 
 __all__ = ["DEFAULT_STRATEGIES", "Plan", "compare"]
 
@@ -48,6 +49,8 @@ class Plan:
     limit_s: float | None = None
     """Virtual seconds; `None`: twenty times the ideal."""
     device: str = "cpu"
+    faults: tuple[Fault, ...] = ()
+    """What is done to nodes and links in every run of a strategy; the ideal is spared."""
 
     @classmethod
     def of(
@@ -61,6 +64,7 @@ class Plan:
         seeds: Iterable[int],
         limit_s: float | None = None,
         device: str = "cpu",
+        faults: tuple[Fault, ...] = (),
     ) -> "Plan":
         """A plan as users ask for it: each strategy once; on the networks of odticn, `mnist` as odticn trained it."""
         if network.name.startswith("odticn") and task == "mnist":
@@ -74,6 +78,7 @@ class Plan:
             seeds=tuple(seeds),
             limit_s=limit_s,
             device=device,
+            faults=faults,
         )
 
     def check(self) -> None:
@@ -98,6 +103,7 @@ class Plan:
             limit_s=limit_s,
             role=role,
             device=self.device,
+            faults=self.faults if role == "strategy" else (),
         )
 
 

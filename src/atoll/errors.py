@@ -50,6 +50,10 @@ class TaskError(UserError):
     """A task's name, data or shards are wrong."""
 
 
+class FaultError(UserError):
+    """A fault script's file, key or value is wrong."""
+
+
 class TraceError(UserError):
     """A trace file cannot be read."""
 

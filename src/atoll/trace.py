@@ -25,6 +25,7 @@ __all__ = [
     "ContributionRefused",
     "Event",
     "Exchanged",
+    "FaultChanged",
     "FinalTested",
     "Joined",
     "LinkChanged",
@@ -81,6 +82,17 @@ class LinkChanged(Event):
 
     link: str
     up: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FaultChanged(Event):
+    """A fault of the run's script began or ended."""
+
+    fault: str
+    """Its kind, and whom it is about."""
+    nodes: tuple[str, ...]
+    """The nodes that are gone, slow or stand still."""
+    on: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,6 +13,7 @@ from atoll.errors import TraceError
 from atoll.trace import (
     Event,
     Exchanged,
+    FaultChanged,
     FinalTested,
     MeanTested,
     RunEnded,
@@ -111,18 +112,23 @@ def read_result(path: Path) -> RunResult | None:
 
 
 def _arrivals(events: list[Event], training: TrainingStarted, nodes: int) -> dict[str, float | None]:
-    """When the first node, half of them, all, and the mean of all first had the target."""
+    """When the first node, half of the live ones, all of these, and the mean of all first had the target."""
 
     def reached(measure: float) -> bool:
         return measure >= training.target if training.rising else measure <= training.target
 
-    needed = {"any": 1, "half": math.ceil(nodes / 2), "all": nodes}
     found: dict[str, float | None] = {"any": None, "half": None, "all": None, "mean": None}
     there: dict[str, bool] = {}
+    gone: set[str] = set()
     for event in events:
-        if isinstance(event, Tested):
+        if isinstance(event, FaultChanged) and event.fault.startswith("crash"):
+            gone = gone.union(event.nodes) if event.on else gone.difference(event.nodes)
+            for name in event.nodes:
+                there.pop(name, None)
+        elif isinstance(event, Tested):
             there[event.node] = reached(event.measure)
-            for name, count in needed.items():
+            live = nodes - len(gone)
+            for name, count in {"any": 1, "half": math.ceil(live / 2), "all": live}.items():
                 if found[name] is None and sum(there.values()) >= count:
                     found[name] = event.at
         elif isinstance(event, MeanTested) and found["mean"] is None and reached(event.measure):

@@ -9,6 +9,7 @@ from atoll.trace import (
     Computed,
     Event,
     Exchanged,
+    FaultChanged,
     LinkChanged,
     Planned,
     RunStarted,
@@ -51,9 +52,14 @@ def _links_and_nodes(events: list[Event], end: float) -> Figure:
     started = next(event for event in events if isinstance(event, RunStarted))
     failing = sorted({event.link for event in events if isinstance(event, LinkChanged)})
     links = failing or [link for link in started.links if link.count("~") == 1][:12]
-    rows = [*links, *started.nodes][:40]
+    faults = sorted({event.fault for event in events if isinstance(event, FaultChanged)})
+    rows = [*faults, *links, *started.nodes][:40]
     place = {name: n for n, name in enumerate(rows)}
     figure, axes = new_figure(0.7 + 0.2 * len(rows))
+    for fault in faults:
+        times = [(event.at, event.on) for event in events if isinstance(event, FaultChanged) and event.fault == fault]
+        for start, stop in _while_on(times, end):
+            axes.barh(place[fault], stop - start, left=start, height=0.7, color="#9d0208", lw=0)
     for link in links:
         changes = [event for event in events if isinstance(event, LinkChanged) and event.link == link]
         for start, stop, up in _states(changes, end):
@@ -99,6 +105,18 @@ def _links_and_nodes(events: list[Event], end: float) -> Figure:
     axes.set_yticks(range(len(rows)), rows, fontsize=8)
     axes.set(xlim=(0, end), ylim=(len(rows) - 0.4, -0.6), xlabel="virtual seconds")
     return figure
+
+
+def _while_on(times: list[tuple[float, bool]], end: float) -> list[tuple[float, float]]:
+    """From when to when something held that began and ended at these times, perhaps several times at once."""
+    spans, depth, since = [], 0, 0.0
+    for time, on in times:
+        if on and depth == 0:
+            since = time
+        depth += 1 if on else -1
+        if depth == 0:
+            spans.append((since, time))
+    return [*spans, (since, end)] if depth else spans
 
 
 def _states(changes: list[LinkChanged], end: float) -> list[tuple[float, float, bool]]:

@@ -133,6 +133,7 @@ class Rounds(Talk):
         self._spawn = spawn
         self._when.start(self._replica, spawn)
         if self._quantity is Quantity.PARAMETERS:
+            self._view_name = self._replica.group.view.name
             self._replica.group.start(spawn, self)
             spawn(self._hand_over())
         self._reduction.start(self._replica.world, self._replica.members, spawn)

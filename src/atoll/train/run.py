@@ -12,13 +12,14 @@ from atoll.errors import TaskError
 from atoll.exchange import Vector
 from atoll.network import Network
 from atoll.strategy import Quantity, parse_strategy
-from atoll.trace import Event, FinalTested, MeanTested, RunEnded, Tested, Trace, TrainingStarted
+from atoll.trace import Event, FaultChanged, FinalTested, MeanTested, RunEnded, Tested, Trace, TrainingStarted
 from atoll.train.node import train
 from atoll.train.replica import TrainedReplica
 from atoll.train.shards import parse_shards
 from atoll.train.task import Task
 from atoll.train.tasks import load_task
 from atoll.world import Simulation
+from atoll.world.faults import Fault
 from atoll.world.sim import SimWorld
 
 __all__ = ["IDEAL_STRATEGY", "RunSpec", "check_device", "simulate"]
@@ -43,6 +44,7 @@ class RunSpec:
     role: str = "strategy"
     device: str = "cpu"
     """Where torch computes; it changes no virtual time."""
+    faults: tuple[Fault, ...] = ()
 
     @property
     def label(self) -> str:
@@ -81,7 +83,7 @@ def simulate(spec: RunSpec, trace_path: Path, *, task: Task | None = None) -> No
     tester = Tester(task)
     with Trace(trace_path) as trace:
         referee = _Referee(task, trace, replicas)
-        simulation = Simulation(spec.network, seed=spec.seed, trace=referee)
+        simulation = Simulation(spec.network, seed=spec.seed, trace=referee, faults=spec.faults)
 
         async def program(world: SimWorld) -> None:
             shard = shards[members.index(world.name)]
@@ -89,7 +91,7 @@ def simulate(spec: RunSpec, trace_path: Path, *, task: Task | None = None) -> No
                 world, members, task, shard, seed=spec.seed, optimizer=optimizer, tester=tester, pieces=pieces
             )
             replicas[world.name] = replica
-            if len(replicas) == 1:
+            if len(replicas) == 1 and world.now == 0:
                 world.record(
                     TrainingStarted(
                         at=0.0,
@@ -150,6 +152,9 @@ class _Referee:
     def record(self, event: Event) -> None:
         if isinstance(event, RunEnded):
             self._test_finally(event.at)
+        if isinstance(event, FaultChanged) and event.fault.startswith("crash"):
+            for name in event.nodes:
+                self._last.pop(name, None)
         self._trace.record(event)
         if isinstance(event, Tested):
             self._last[event.node] = event.measure
@@ -163,8 +168,9 @@ class _Referee:
 
     def _judge(self, now: float) -> None:
         assert self.simulation is not None
-        arrived = sum(self._task.reached(measure) for measure in self._last.values())
-        count = len(self._replicas)
+        live = [name for name in self._replicas if name not in self.simulation.crashed]
+        arrived = sum(name in self._last and self._task.reached(self._last[name]) for name in live)
+        count = len(live)
         if self._half_s is None and 2 * arrived >= count:
             self._half_s = now
         if arrived == count or (self._half_s is not None and now > LINGER * self._half_s):

@@ -18,7 +18,8 @@ All that changes at one instant is gathered, and the rates are worked out once, 
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 
 from atoll.network import Link, Network
 from atoll.trace import Event, LinkChanged
@@ -66,6 +67,9 @@ class Links:
         """Called when a link has gone down or come back."""
         self._initial_window = physics.wire_bytes(INITIAL_WINDOW_BYTES)
         self._phase_starts_s = _phase_starts_s(network)
+        self._blocked: Counter[tuple[str, str]] = Counter()  # by how many faults
+        self.faults_to_come = 0
+        """How many faults are still to begin or to end."""
 
     def begin(self) -> None:
         """Lets the weather begin."""
@@ -137,6 +141,8 @@ class Links:
 
     def may_open(self, sender: str, receiver: str) -> bool:
         """Whether a way from one node to another is there or may yet open."""
+        if self._blocked[sender, receiver]:
+            return self.faults_to_come > 0
         return self.routes.are_joined(sender, receiver, self._up_or_may_be)
 
     def may_close(self, sender: str, receiver: str) -> bool:
@@ -424,9 +430,13 @@ class Links:
         state = self._states[link.name]
         return (state.there if forward else state.back).latency_s(self._loop.time())
 
+    def works(self, sender: str, receiver: str) -> bool:
+        """Whether there is a working path from one node to another."""
+        return not self._blocked[sender, receiver] and self.routes.find(sender, receiver) is not None
+
     def _path(self, sender: str, receiver: str) -> Path | None:
         steps = self.routes.find(sender, receiver)
-        if steps is None:
+        if steps is None or self._blocked[sender, receiver]:
             return None
         states = [self._states[link.name] for link, _ in steps]
         ends = [state.there if forward else state.back for state, (_, forward) in zip(states, steps, strict=True)]
@@ -463,6 +473,23 @@ class Links:
                 self._cut(connection)
         for callback in self.on_change:
             callback(state.link)
+
+    def block(self, pairs: Iterable[tuple[str, str]], *, on: bool) -> None:
+        """Lets nothing through from one node to another, whatever links there are, or no longer so."""
+        changed = set()
+        for pair in pairs:
+            before = self._blocked[pair] > 0
+            self._blocked[pair] += 1 if on else -1
+            if (self._blocked[pair] > 0) != before:
+                changed.add(pair)
+        self.routes.forget()  # paths that were found before are looked for again
+        for connection in list(self._busy):
+            if (connection.sender, connection.receiver) in changed:
+                if on:
+                    self._cut(connection)
+                elif connection in self._stranded:
+                    connection.broken_s = self._loop.time()
+                    self._find_way(connection)
 
     def _cut(self, connection: Connection) -> None:
         """A path has failed: what was under way on it is lost, and its last packet at least has to be sent again."""

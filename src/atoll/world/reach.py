@@ -57,7 +57,7 @@ class Reach:
 
     def look(self) -> None:
         """A link has changed: in a while the node notices what that means for it."""
-        works = self._links.routes.find(self.node, self.peer) is not None
+        works = self._links.works(self.node, self.peer)
         if works == self._works:
             return
         self._works = works

@@ -18,9 +18,10 @@ from typing import Any, TypeVar
 from atoll.errors import Stalled, UnknownPeer, nearest
 from atoll.network import Link, Network, Node
 from atoll.seeds import derive, stream
-from atoll.trace import Computed, Event, ReachChanged, Recorder, RunEnded, RunStarted
+from atoll.trace import Computed, Event, FaultChanged, ReachChanged, Recorder, RunEnded, RunStarted
 from atoll.version import VERSION
 from atoll.world.base import Lane, Message, World
+from atoll.world.faults import Fault
 from atoll.world.links import Links
 from atoll.world.loop import VirtualLoop
 from atoll.world.mailbox import Mailbox, Waiter
@@ -42,15 +43,23 @@ class Simulation:
         seed: where all randomness comes from.
         physics: which models of `atoll.world.physics` are in force.
         trace: where events go; nowhere if there is none.
+        faults: what is done to nodes and links.
     """
 
     def __init__(
-        self, network: Network, *, seed: int = 0, physics: Physics | None = None, trace: Recorder | None = None
+        self,
+        network: Network,
+        *,
+        seed: int = 0,
+        physics: Physics | None = None,
+        trace: Recorder | None = None,
+        faults: Sequence[Fault] = (),
     ) -> None:
         self.network = network
         self.seed = seed
         self.physics = physics or Physics()
         self._trace = trace
+        self._faults = tuple(faults)
         self.loop = VirtualLoop()
         self.links = Links(network, self.loop, seed=seed, physics=self.physics, record=self.record)
         self.node_names = network.node_names
@@ -61,6 +70,8 @@ class Simulation:
         self._relaying: dict[asyncio.Task[None], None] = {}
         self._stall: Stalled | None = None
         self._tasks: dict[str, asyncio.Task[Any]] = {}
+        self._begin_node: Callable[[str], None] = lambda _: None
+        self._crashed: dict[str, None] = {}
         self._stopped: str | None = None
         self.loop.is_anyone_waiting = self._is_anyone_waiting
         self.links.on_change.append(self._look_around)
@@ -84,6 +95,11 @@ class Simulation:
         task = self.loop.create_task(carrying, name=name)
         self._relaying[task] = None
         task.add_done_callback(self._relaying.pop)
+
+    @property
+    def crashed(self) -> frozenset[str]:
+        """The nodes that are gone for now."""
+        return frozenset(self._crashed)
 
     def stop(self, reason: str) -> None:
         """Ends the run: nodes that still run are cancelled, and the trace says why."""
@@ -120,6 +136,11 @@ class Simulation:
             20_000, 20, 20
         )  # many small objects and few cycles: looking for garbage would take a third of the time
         self.links.begin()
+        for fault in self._faults:
+            for time, on in ((fault.at, True), (fault.until, False)):
+                if time < math.inf:
+                    self.links.faults_to_come += 1
+                    self.loop.at(time, self._change_fault, fault, on, background=True)
         try:
             results, finished = self.loop.run_until_complete(self._run_all(program, limit_s))
             reason = "finished" if finished else self._stopped or "stopped"
@@ -162,8 +183,13 @@ class Simulation:
             self.loop.at(limit_s, self.stop, "time limit", background=True)
         try:
             async with asyncio.TaskGroup() as group:
-                for name, world in self.worlds.items():
-                    tasks[name] = group.create_task(program(world), name=name)
+
+                def begin(name: str) -> None:
+                    tasks[name] = group.create_task(program(self.worlds[name]), name=name)
+
+                self._begin_node = begin
+                for name in self.worlds:
+                    begin(name)
         except* asyncio.CancelledError:
             pass
         except* BaseException as failures:  # noqa: BLE001 - the first failure is the one to tell
@@ -171,7 +197,47 @@ class Simulation:
         if self._stall:
             raise self._stall
         results = {name: task.result() for name, task in tasks.items() if not task.cancelled()}
-        return results, len(results) == len(tasks)
+        return results, len(results) == len(tasks) - len(self._crashed)
+
+    # Faults ---
+
+    def _change_fault(self, fault: Fault, on: bool) -> None:  # noqa: FBT001 - called by a timer
+        self.links.faults_to_come -= 1
+        if self._stopped or all(task.done() for name, task in self._tasks.items() if name not in self._crashed):
+            return
+        self.record(FaultChanged(at=self.now, fault=str(fault), nodes=fault.nodes, on=on))
+        if fault.kind in ("crash", "stall"):
+            away = {
+                pair for name in fault.nodes for other in self.node_names for pair in ((name, other), (other, name))
+            }
+            pairs = {(one, other) for one, other in away if one != other}
+        else:
+            pairs = set(fault.blocked)
+        for name in fault.nodes if fault.kind == "crash" and on else ():
+            self._crash(name)
+        self.links.block(sorted(pairs), on=on)
+        for reach in list(self.reaches()):
+            if (reach.node, reach.peer) in pairs:
+                reach.look()
+        for name in fault.nodes:
+            if fault.kind == "slow":
+                self.worlds[name].slowness *= fault.factor if on else 1 / fault.factor
+            elif fault.kind == "stall":
+                self.worlds[name].stall(on=on)
+            elif fault.kind == "crash" and not on and name in self._crashed:
+                del self._crashed[name]
+                self._begin_node(name)
+
+    def _crash(self, name: str) -> None:
+        """A node is gone, with all that it knew and all that it was about to send."""
+        if name in self._crashed or self._tasks[name].done():
+            return
+        self._crashed[name] = None
+        self._tasks[name].cancel()
+        for task in list(self._relaying):
+            if task.get_name() == f"{name} relaying":
+                task.cancel()
+        self.worlds[name].forget()
 
     # Who can be reached ---
 
@@ -240,7 +306,7 @@ class Simulation:
         """Whether weather can still wake somebody."""
         if self.links.waits_for_weather() or any(reach.may_wake for reach in self.reaches()):
             return True
-        return self._waiting_for_reach > 0 and self.links.may_change()
+        return self.links.faults_to_come > 0 or (self._waiting_for_reach > 0 and self.links.may_change())
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
@@ -268,8 +334,10 @@ class SimWorld(World):
         "_processor",
         "_random",
         "_sent_bytes",
+        "_stalled",
         "_torch_states",
         "simulation",
+        "slowness",
     )
 
     def __init__(self, simulation: Simulation, node: Node) -> None:
@@ -281,7 +349,9 @@ class SimWorld(World):
         self._processor: asyncio.Lock | None = None
         self._random: random.Random | None = None
         self._sent_bytes = 0
+        self._stalled: asyncio.Future[None] | None = None
         self._torch_states: list[Any] = []
+        self.slowness = 1.0
 
     @property
     def name(self) -> str:
@@ -320,6 +390,25 @@ class SimWorld(World):
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
+        await self._standing_still()
+
+    def stall(self, *, on: bool) -> None:
+        """Lets the node stand still wherever it next asks the world for something, or go on."""
+        if on:
+            self._stalled = self._stalled or self.simulation.loop.create_future()
+        elif self._stalled:
+            stalled, self._stalled = self._stalled, None
+            stalled.set_result(None)
+
+    async def _standing_still(self) -> None:
+        while self._stalled:
+            await asyncio.wait([self._stalled])
+
+    def forget(self) -> None:
+        """The node begins anew: what had arrived for the one before is gone."""
+        self._mailboxes.clear()
+        self._processor = None
+        self._torch_states = []
 
     async def compute(self, work: Callable[[], T], *, steps: float = 1.0) -> T:
         if self._processor is None:
@@ -328,7 +417,8 @@ class SimWorld(World):
             since = self.now
             with self._own_torch_randomness():
                 result = work()
-            await asyncio.sleep(steps * self._node.step_s)
+            await asyncio.sleep(steps * self._node.step_s * self.slowness)
+            await self._standing_still()
             self.record(Computed(at=self.now, node=self.name, since=since, steps=steps))
             return result
 
@@ -362,6 +452,7 @@ class SimWorld(World):
         return await self.receive_from(None, channel)
 
     async def receive_from(self, sender: str | None, channel: str) -> Message:
+        await self._standing_still()
         mailbox = self._mailboxes.get(channel)
         if mailbox is None:
             mailbox = self._mailboxes[channel] = Mailbox()
@@ -379,6 +470,7 @@ class SimWorld(World):
                 raise
             place = mailbox.waiters.index(waiter)
             del mailbox.waiters[place]
+            await self._standing_still()
             message = mailbox.get(sender)
         mailbox.wake_one()
         self._tidy(channel, mailbox)

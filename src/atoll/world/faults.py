@@ -1,0 +1,130 @@
+"""Fault scripts: what is done to nodes and links on purpose, and when.  The same for every world.
+
+A script is a TOML file of `[[fault]]` tables (docs/faults.md).  Each has a kind, a beginning and, unless it is for
+good, an end; node names may be patterns as in networks.
+"""
+
+import fnmatch
+import itertools
+import math
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from atoll.errors import FaultError, nearest
+
+__all__ = ["KINDS", "Fault", "load_faults", "parse_faults"]
+
+KINDS = {
+    "crash": "a node stops, and begins anew with nothing at the end",
+    "cut": "two nodes, or two sets of them, cannot reach each other",
+    "partition": "nodes of different sides cannot reach each other",
+    "oneway": "nothing gets from one node, or set of them, to another",
+    "slow": "a node computes slower by a factor",
+    "stall": "a node stands still, and goes on at the end as if nothing had been",
+}
+_KEYS = {
+    "crash": {"nodes"},
+    "cut": {"between"},
+    "partition": {"sides"},
+    "oneway": {"between"},
+    "slow": {"nodes", "factor"},
+    "stall": {"nodes"},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that goes wrong."""
+
+    kind: str
+    at: float
+    until: float = math.inf
+    nodes: tuple[str, ...] = ()
+    """Whom it is about."""
+    blocked: frozenset[tuple[str, str]] = frozenset()
+    """From whom to whom nothing gets."""
+    factor: float = 1.0
+
+    def __str__(self) -> str:
+        if self.nodes:
+            return f"{self.kind} {' '.join(self.nodes)}" + (f" ×{self.factor:g}" if self.kind == "slow" else "")
+        ends = sorted({name for pair in self.blocked for name in pair})
+        return f"{self.kind} {' '.join(ends)}"
+
+
+def load_faults(path: Path, names: Sequence[str]) -> tuple[Fault, ...]:
+    """The script in a file, for nodes of these names."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise FaultError(f"{path}: cannot be read ({error.strerror})") from None
+    return parse_faults(text, names, where=str(path))
+
+
+def parse_faults(text: str, names: Sequence[str], *, where: str = "faults") -> tuple[Fault, ...]:
+    """The script that a user wrote."""
+    try:
+        found = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise FaultError(f"{where}: not TOML: {error}") from None
+    for key in found.keys() - {"fault"}:
+        raise FaultError(f"{where}: there is no key {key!r} here; expected [[fault]] tables")
+    return tuple(
+        _fault(table, names, f"{where}, fault {number}") for number, table in enumerate(found.get("fault", []), 1)
+    )
+
+
+def _fault(table: dict[str, Any], names: Sequence[str], where: str) -> Fault:
+    kind = table.get("kind")
+    if kind not in KINDS:
+        raise FaultError(f"{where}: there is no kind {kind!r}; {nearest(str(kind), KINDS)}")
+    expected = _KEYS[kind] | {"kind", "at", "until"}
+    for key in table.keys() - expected:
+        raise FaultError(f"{where}: there is no key {key!r} for {kind!r}; {nearest(key, sorted(expected))}")
+    for key in sorted((_KEYS[kind] | {"at"}) - table.keys()):
+        raise FaultError(f"{where}: {kind!r} needs {key!r}")
+    at, until = _seconds(table["at"], where, "at"), _seconds(table.get("until", math.inf), where, "until")
+    if not 0 <= at < until:
+        raise FaultError(f"{where}: expected 0 <= at < until, not at = {at:g}, until = {until:g}")
+    nodes: tuple[str, ...] = ()
+    blocked: frozenset[tuple[str, str]] = frozenset()
+    if "nodes" in table:
+        nodes = _match(table["nodes"], names, where)
+    else:
+        sides = [_match(side, names, where) for side in table.get("sides") or _two(table["between"], where)]
+        ways = [(sides[0], sides[1])] if kind == "oneway" else itertools.permutations(sides, 2)
+        pairs = {pair for one, other in ways for pair in itertools.product(one, other)}
+        blocked = frozenset((a, b) for a, b in pairs if a != b)
+    factor = table.get("factor", 1.0)
+    if not isinstance(factor, int | float) or not 1 <= factor < math.inf:
+        raise FaultError(f"{where}: factor: expected a number of at least 1, not {factor!r}")
+    return Fault(kind, at, until, nodes, blocked, float(factor))
+
+
+def _seconds(value: Any, where: str, key: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+        raise FaultError(f"{where}: {key}: expected seconds, not {value!r}")
+    return float(value)
+
+
+def _two(value: Any, where: str) -> list[Any]:
+    if not isinstance(value, list) or len(value) != 2:
+        raise FaultError(f"{where}: between: expected two nodes or patterns, not {value!r}")
+    return value
+
+
+def _match(value: Any, names: Sequence[str], where: str) -> tuple[str, ...]:
+    """The nodes that a name, a pattern, or a list of them means."""
+    patterns = value if isinstance(value, list) else [value]
+    found: dict[str, None] = {}
+    for pattern in patterns:
+        if not isinstance(pattern, str):
+            raise FaultError(f"{where}: expected a node's name or a pattern, not {pattern!r}")
+        matching = fnmatch.filter(names, pattern)
+        if not matching:
+            raise FaultError(f"{where}: no node is called {pattern!r}; {nearest(pattern, names)}")
+        found |= dict.fromkeys(matching)
+    return tuple(name for name in names if name in found)
