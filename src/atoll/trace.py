@@ -115,12 +115,10 @@ class ViewChanged(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Joined(Event):
-    """A node has taken over what the others of its view agree on."""
+    """A node that had no agreement in common with the others was handed what they hold."""
 
     node: str
     view: str
-    changes: bool
-    """Whether it brought what it had changed itself since they last agreed; else that is too long ago."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -59,10 +59,23 @@ def test_it_is_vrl_sgd(every: int, pulls: Numbers, start: Numbers) -> None:
         assert ours == pytest.approx(paper, abs=1e-3)
 
 
-def test_who_is_cut_off_for_long_goes_on_without_it() -> None:
-    part = VarianceReduced()
-    for _ in range(3):
-        part.step()
-    part.begin()
-    part.learn(np.ones(2, dtype=np.float32))
-    assert [part.step() is not None for _ in range(8)] == [True] * 6 + [False] * 2
+def test_rounds_of_some_keep_what_stands_for_the_others() -> None:
+    """Of four nodes that pull apart two are left alone: together they go on where all four went."""
+    pulls = np.eye(4, dtype=np.float32)
+    parts, models = [VarianceReduced() for _ in range(4)], np.zeros((4, 4), dtype=np.float32)
+
+    def round_of(here: list[int], steps: int) -> None:
+        for _ in range(steps):
+            for i in here:
+                correction = parts[i].step()
+                models[i] += pulls[i] + (0 if correction is None else correction)
+        mean = models[here].mean(0)
+        for i in here:
+            parts[i].begin()
+            parts[i].learn(mean - models[i])
+            models[i] = mean
+
+    round_of([0, 1, 2, 3], 4)
+    for steps in (4, 9, 2):
+        round_of([0, 1], steps)
+    assert models[0] == pytest.approx(np.full(4, (4 + 15) / 4), rel=1e-5)

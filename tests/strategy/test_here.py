@@ -95,9 +95,8 @@ def test_both_sides_of_a_partition_go_on_and_meet_again(spec: str) -> None:
     after = [event for event in events.exchanges() if event.at > 50]
     assert {event.node for event in after} == set("0123")
     assert max(event.members for event in after) == (2 if spec.startswith("noloco") else 4)
-    joined = [event for event in events.all if isinstance(event, Joined) and event.at > 40]
-    assert len(joined) in (0, 2), "one side joins the other"
-    assert all(event.changes for event in joined)
+    assert not any(isinstance(event, Joined) for event in events.all), "nothing needs to be handed over"
+    assert min(event.at for event in after) < 53
     assert waits[0] < 10
 
 
@@ -113,10 +112,10 @@ def test_who_is_cut_off_comes_back_with_what_it_learned(gone: str) -> None:
     events.check()
     alone = [event for event in events.exchanges() if 16 < event.at < 39 and event.node in others]
     assert len(alone) >= 3 * 18, "the others hardly notice"
-    assert [event.node for event in events.all if isinstance(event, Joined)] == [gone]
+    assert not any(isinstance(event, Joined) for event in events.all), "nothing needs to be handed over"
     ends = [replica.values for replica in replicas.values()]
     place = int(gone)
-    # Its own steps: a quarter of them, those of the 30 s alone included.
+    # A quarter of its steps, those alone included: the mean of what everybody has changed since they last agreed.
     assert ends[0][place] == pytest.approx(130 / 4, rel=0.15)
     assert all(np.allclose(end, ends[0], atol=8) for end in ends)  # who is done first takes part in no more rounds
 

@@ -1,47 +1,59 @@
 import numpy as np
 
-from atoll.strategy.lineage import KEPT, Lineage
+from atoll.exchange import Vector
+from atoll.strategy.lineage import KEPT, START, Agreement, Lineage, read_summary
 
 
-def vector(value: float) -> list[np.ndarray[tuple[int], np.dtype[np.float32]]]:
+def held(value: float) -> list[Vector]:
     return [np.full(2, value, dtype=np.float32)]
 
 
-def test_the_last_agreement_that_both_have_is_the_common_ancestor() -> None:
-    own = Lineage()
-    own.agreed("0.a", 7)
-    own.ends(vector(7), given=None)
-    own.agreed("1.b", 3)
-    own.ends(vector(10), given=None)
-    base = own.base([("", 0), ("0.a", 7), ("1.a", 9)])
-    assert base is not None
-    assert base[0][0] == 7
-    assert own.base([("0.a", 6), ("1.a", 9)]) is None
+def agreements(lineage: Lineage) -> list[Agreement]:
+    return read_summary(lineage.summary())
 
 
-def test_what_was_given_to_a_round_that_others_finished_counts_as_agreed() -> None:
-    own = Lineage()
-    own.agreed("0.a", 7)
-    own.ends(vector(7), given=(("0.a", 8), vector(7.5)))
-    finished, not_finished = own.base([("0.a", 8)]), own.base([("0.a", 7)])
-    assert finished is not None
-    assert not_finished is not None
-    assert (finished[0][0], not_finished[0][0]) == (7.5, 7)
-    assert own.summary()[-1] == ["0.a", 7], "the node itself does not hold it"
+def test_the_last_agreement_that_all_have_is_the_common_ancestor() -> None:
+    one, other = Lineage(held(0)), Lineage(held(0))
+    for number in range(1, 8):
+        for each in (one, other):
+            each.agreed("0.a", number, held(number))
+    one.ends()
+    other.ends()
+    one.agreed("1.a", 1, held(10))
+    other.agreed("1.b", 1, held(20))
+    other.agreed("1.b", 2, held(30))
+    common = Lineage.common([agreements(one), agreements(other)])
+    assert common == ("0.a", 7)
+    assert one.back_to(common)[0][0] == other.back_to(common)[0][0] == 7
+    assert one.current == other.current == ("0.a", 7)
+
+
+def test_a_round_that_only_some_have_finished() -> None:
+    ahead, behind = Lineage(held(0)), Lineage(held(0))
+    for number in (1, 2):
+        ahead.agreed("0.a", number, held(number))
+    behind.agreed("0.a", 1, held(1))
+    for each in (ahead, behind):
+        each.ends()
+    common = Lineage.common([agreements(ahead), agreements(behind)])
+    assert common == ("0.a", 1)
+    assert ahead.back_to(common)[0][0] == 1
+
+
+def test_who_is_new_has_nothing_in_common() -> None:
+    old, new = Lineage(held(0)), Lineage(held(0), ("b at 7.5", 0))
+    old.agreed("0.a", 1, held(1))
+    assert Lineage.common([agreements(old), agreements(new)]) is None
+    new.adopt(old.current, held(1))
+    assert Lineage.common([agreements(old), agreements(new)]) == ("0.a", 1)
 
 
 def test_memory_is_bounded() -> None:
-    own = Lineage()
-    for number in range(50):
-        own.agreed(f"{number}.a", 1)
-        own.ends(vector(number), given=((f"{number}.a", 2), vector(number)))
-    assert len(own.summary()) == KEPT + 1
-    assert own.base([("3.a", 1)]) is None
-
-
-def test_who_joins_has_behind_it_what_the_others_have() -> None:
-    own, other = Lineage(), Lineage()
-    other.agreed("1.b", 4)
-    other.ends(vector(1), given=None)
-    own.adopt([(str(view), int(number)) for view, number in other.summary()])
-    assert own.summary() == other.summary()
+    own = Lineage(held(0))
+    for view in range(50):
+        for number in range(1, 5):
+            own.agreed(f"{view}.a", number, held(view))
+        own.ends()
+    assert len(own.summary()) <= KEPT + 2
+    assert START not in agreements(own)
+    assert own.current == ("49.a", 4)

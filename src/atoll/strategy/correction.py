@@ -44,23 +44,20 @@ class VarianceReduced:
 
     Every step is corrected by what all moved a step, less what the own steps alone did, over the last round:
     c ← c + (mean − own)/steps, where c is what was added a step in that round.  Over all nodes corrections add up to
-    nothing.  One that was measured over so many steps is trusted for twice as many: a node that is cut off for long
-    goes on without.
+    nothing.  In rounds of some of them what theirs add up to stays as it was: it stands for those who are away, and a
+    node, or a site, that is cut off stays near what all agreed on instead of following its own shard.
     """
 
     def __init__(self) -> None:
         self._correction: Vector | None = None
         self._added: Vector | None = None
         self._steps = 0
-        self._trusted = 0
         self._in_round: tuple[Vector | None, int] = None, 0
 
     def step(self) -> Vector | None:
         self._steps += 1
-        if self._correction is None or self._trusted == 0:
-            return None
-        self._trusted -= 1
-        self._added = self._correction if self._added is None else self._added + self._correction
+        if self._correction is not None:
+            self._added = self._correction if self._added is None else self._added + self._correction
         return self._correction
 
     def begin(self) -> None:
@@ -71,4 +68,3 @@ class VarianceReduced:
         added, steps = self._in_round
         if steps:
             self._correction = (missed if added is None else missed + added) / np.float32(steps)
-            self._trusted = 2 * steps

@@ -29,7 +29,11 @@ class Lane:
         self.agreed: Vector | None = None
         """What all members hold since their last round."""
         self._contributed: Vector | None = None
+        self._apart = False
         self._kept_before: Vector | None = None
+        self._given: tuple[Vector, float] | None = None
+        self._missed: Vector | None = None
+        """What the last round came to, less what of the node's own was in it."""
         self._unshared: Vector | None = None  # gradients that were used here and are in no round yet
 
     @property
@@ -67,6 +71,7 @@ class Lane:
             given = given - self.agreed
         self._kept_before = self.feedback.kept
         given = self.feedback.given(given * np.float32(weight))
+        self._given = given, weight
         return given if np.isfinite(given).all() else None
 
     def abandon(self, snapshot: Vector | None) -> None:
@@ -74,6 +79,19 @@ class Lane:
         self.feedback.keep(self._kept_before)
         if snapshot is not None and self._contributed is not None:
             self._ahead.give_back(self._contributed - snapshot)
+
+    def go_back(self, held: Vector, *, apart: bool) -> None:
+        """All members go on from what they held at an earlier agreement.
+
+        Args:
+            held: that.
+            apart: some have agreed on something since, and others not.  The next mean is then of what was learned apart
+                and is taken as it is; what an outer optimiser made of it would depend on where each has been.
+        """
+        self.agreed = held
+        if apart:
+            self._outer.start(held)
+            self._apart = True
 
     def state(self) -> list[Vector]:
         """What all members hold alike."""
@@ -96,6 +114,9 @@ class Lane:
         if weight <= 0 or not np.isfinite(result.total).all():
             return None
         mean: Vector = result.total / np.float32(weight)
+        if self._given is not None and self._given[1] > 0:
+            sent = self._given[0] if unsent is None else self._given[0] - unsent
+            self._missed = mean - sent / np.float32(self._given[1])
         if self._absolute:
             return mean
         assert self.agreed is not None
@@ -110,13 +131,17 @@ class Lane:
             snapshot: what it was when the round began; `None`: of no use, so it goes on with what is agreed on.
             steps: when that was, and how many steps it has done since.
         """
-        if mean is not None:
+        if mean is not None and self._apart:
+            self.agreed, self._apart = mean, False
+            self._outer.start(mean)
+        elif mean is not None:
             self.agreed = self._outer(mean)
         assert self.agreed is not None
         if snapshot is None:
             return self.agreed
         if mean is None:
             return own
-        assert self._contributed is not None
-        self.correction.learn(mean - self._contributed)
+        if self._missed is not None:
+            self.correction.learn(self._missed)
+            self._missed = None
         return self.agreed + self._ahead(self.agreed, own, own - snapshot, steps)

@@ -1,57 +1,67 @@
 """Which agreements a node has behind it: what tells nodes that were apart how far they went together.
 
-An agreement is named after the view that it was made in and its number there.  A node remembers what it held when a
-view ended; the last of those that another node has too is their common ancestor.
+An agreement is named after the view that it was made in and its number there.  A node remembers its last two, and those
+that views ended with; the last one that all members of a new view remember is their common ancestor.
 """
 
-from collections import deque
 from collections.abc import Iterable
 
 from atoll.exchange import Vector
 from atoll.group import Summary
 
-__all__ = ["Agreement", "Lineage"]
+__all__ = ["START", "Agreement", "Lineage", "read_summary"]
 
 Agreement = tuple[str, int]
+START: Agreement = "", 0
 KEPT = 4
-"""How many views back a common ancestor is looked for."""
+"""How many ends of views are remembered."""
+
+
+def read_summary(summary: Summary) -> list[Agreement]:
+    return [(str(view), int(number)) for view, number in summary]
 
 
 class Lineage:
-    """One node's agreements."""
+    """One node's agreements, oldest first, each with what the node then held, a vector a lane.
 
-    def __init__(self) -> None:
-        self.current: Agreement = "", 0
-        self._past: deque[Agreement] = deque(maxlen=KEPT)
-        self._bases: deque[tuple[Agreement, list[Vector]]] = deque(maxlen=2 * KEPT)
+    Args:
+        held: what the node begins with.
+        start: what to call that; the same for all who begin together.
+    """
+
+    def __init__(self, held: list[Vector], start: Agreement = START) -> None:
+        self._held: dict[Agreement, list[Vector]] = {start: held}
+        self._ends: list[Agreement] = []
+
+    @property
+    def current(self) -> Agreement:
+        return next(reversed(self._held))
 
     def summary(self) -> Summary:
-        return [list(each) for each in (*self._past, self.current)]
+        return [list(agreement) for agreement in self._held]
 
-    def agreed(self, view: str, number: int) -> None:
-        self.current = view, number
+    def agreed(self, view: str, number: int, held: list[Vector]) -> None:
+        self._held[view, number] = held
+        keep = {*self._ends, *list(self._held)[-2:]}
+        self._held = {agreement: vectors for agreement, vectors in self._held.items() if agreement in keep}
 
-    def ends(self, held: list[Vector], *, given: tuple[Agreement, list[Vector]] | None) -> None:
-        """A view ends.
+    def ends(self) -> None:
+        """A view ends."""
+        self._ends = [*self._ends, self.current][-KEPT:]
 
-        Args:
-            held: what the node holds, a vector a lane.
-            given: the agreement that the node was about to take part in, and what it gave: should others have come to
-                it, the node's changes up to there are in it.
-        """
-        self._past.append(self.current)
-        self._bases.append((self.current, held))
-        if given:
-            self._bases.append(given)
+    @staticmethod
+    def common(members: Iterable[list[Agreement]]) -> Agreement | None:
+        """The last agreement that all members have behind them; all of them find the same."""
+        first, *others = members
+        return next((each for each in reversed(first) if all(each in theirs for theirs in others)), None)
 
-    def base(self, theirs: Iterable[Agreement]) -> list[Vector] | None:
-        """What this node had when it last agreed with those who have these agreements behind them; `None` if that is
-        too long ago.
-        """
-        known = set(theirs)
-        return next((held for agreement, held in reversed(self._bases) if agreement in known), None)
+    def back_to(self, agreement: Agreement) -> list[Vector]:
+        """Forgets what came after an agreement, and returns what the node held then."""
+        while self.current != agreement:
+            del self._held[self.current]
+        self._ends = [each for each in self._ends if each in self._held]
+        return self._held[agreement]
 
-    def adopt(self, theirs: list[Agreement]) -> None:
-        """Goes on as one of those who have these behind them."""
-        *past, self.current = theirs
-        self._past = deque(past, maxlen=KEPT)
+    def adopt(self, agreement: Agreement, held: list[Vector]) -> None:
+        """Goes on as one of those who have just this."""
+        self._held, self._ends = {agreement: held}, []

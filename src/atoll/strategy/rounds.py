@@ -13,9 +13,10 @@ of them hold; what a codec leaves out goes with the next round.  A contribution 
 member takes part with weight 0.
 
 Rounds of parameters are among those who are here (`atoll.group`).  When that changes, a round under way is given up,
-and those who have not agreed on the same as most others take over what these hold, and bring along what they themselves
-have changed since they last agreed: a node that was cut off, a side of a partition, and a node that comes late are one
-case.
+and all members go back to the last model that every one of them had agreed on: the next round, one like any other, then
+averages what each has changed since, together or alone.  A node that was cut off and a side of a partition are one
+case.  Who has no agreement in common with the others, because it is new or was away for very long, is handed what they
+hold first.
 """
 
 import asyncio
@@ -36,7 +37,7 @@ from atoll.strategy.ahead import Ahead, OwnSteps, Steps
 from atoll.strategy.choice import Choice
 from atoll.strategy.correction import Correction, Uncorrected
 from atoll.strategy.lane import Lane
-from atoll.strategy.lineage import Agreement, Lineage
+from atoll.strategy.lineage import START, Agreement, Lineage, read_summary
 from atoll.strategy.merge import Mean, Weight
 from atoll.strategy.outer import Outer, TakeMean
 from atoll.strategy.replica import Quantity, Replica, Work
@@ -123,9 +124,9 @@ class Rounds(Talk):
         self._pending: _Pending | None = None
         self._gradient_was_merged = False
         self._durations: deque[float] = deque(maxlen=5)
-        self._lineage = Lineage()
+        self._lineage = Lineage([])
         self._joining: asyncio.Task[None] | None = None
-        self._handed: tuple[list[Agreement], list[list[Vector]], Work] | None = None
+        self._handed: tuple[Agreement, list[list[Vector]], Work] | None = None
         self._view_changed = asyncio.Event()
         self._view_name = ""
 
@@ -140,6 +141,9 @@ class Rounds(Talk):
         initial = self._replica.read(Quantity.PARAMETERS)
         for lane in self._lanes:
             lane.start(initial[lane.span])
+        world = self._replica.world
+        start = START if world.now == 0 else (f"{world.name} at {world.now}", 0)
+        self._lineage = Lineage([_held(lane) for lane in self._lanes], start)
 
     async def after_gradient(self) -> None:
         if self._quantity is Quantity.GRADIENT:
@@ -269,7 +273,9 @@ class Rounds(Talk):
         replica.include(tail.work)
         self._durations.append(world.now - pending.since)
         replica.group.grace_s = max(GRACE_S, GRACE_ROUNDS * median(self._durations))
-        self._lineage.agreed(replica.group.view.name, pending.meeting.key + 1)
+        if self._quantity is Quantity.PARAMETERS:
+            held = [_held(lane) for lane in self._lanes]
+            self._lineage.agreed(replica.group.view.name, pending.meeting.key + 1, held)
         self._choice.learn(pending.via, world.now - pending.since, tail.reports)
         self._when.agreed(values, lane.span)
         world.record(
@@ -299,33 +305,34 @@ class Rounds(Talk):
         self._durations.clear()
         self._choice = Choice(self._via, self._reduction.vias)
         self._reduction.restart()
-        theirs = {name: [(str(place), int(number)) for place, number in each] for name, each in summaries.items()}
-        held = Counter(each[-1] for each in theirs.values())
-        most = max(held, key=lambda agreement: (held[agreement], agreement[1], agreement[0]))
-        if self._lineage.current != most:
-            hosts = [name for name in view.members if theirs[name][-1] == most]
-            host = hosts[self._replica.rank % len(hosts)]
-            self._joining = self._spawn(self._ask(host, view, theirs[host]))
+        self._lineage.ends()
+        theirs = {name: read_summary(summaries[name]) for name in view.members}
+        common = Lineage.common(theirs.values())
+        if common is not None:
+            for lane, held in zip(self._lanes, self._lineage.back_to(common), strict=True):
+                lane.go_back(held, apart=any(each[-1] != common for each in theirs.values()))
+        else:
+            held_by = Counter(each[-1] for each in theirs.values())
+            most = max(held_by, key=lambda agreement: (held_by[agreement], agreement[1], agreement[0]))
+            if self._lineage.current != most:
+                hosts = [name for name in view.members if theirs[name][-1] == most]
+                host = hosts[self._replica.rank % len(hosts)]
+                self._joining = self._spawn(self._ask(host, view, most))
         self._view_name = view.name
         self._view_changed.set()
         self._view_changed = asyncio.Event()
 
     def _give_up(self) -> None:
         """The round under way, and joining, if that was under way."""
-        given = None
         pending, self._pending = self._pending, None
         if pending:
             pending.task.cancel()
             pending.lane.abandon(pending.snapshot)
-            if pending.snapshot is not None:
-                held = [pending.snapshot if lane is pending.lane else _held(lane) for lane in self._lanes]
-                given = (self._view_name, pending.meeting.key + 1), held
-        self._lineage.ends([_held(lane) for lane in self._lanes], given=given)
         if self._joining:
             self._joining.cancel()
             self._joining = self._handed = None
 
-    async def _ask(self, host: str, view: View, theirs: list[Agreement]) -> None:
+    async def _ask(self, host: str, view: View, agreement: Agreement) -> None:
         """Has what most hold sent by one of them."""
         peer = self._replica.world.peer(host)
         await peer.send("state please", view.name.encode(), lane=Way.CONTROL)
@@ -337,7 +344,7 @@ class Rounds(Talk):
             size, count = lane.span.stop - lane.span.start, len(lane.state())
             states.append(list(numbers[: size * count].reshape(count, size)))
             numbers = numbers[size * count :]
-        self._handed = theirs, states, np.frombuffer(message.body[:work_bytes], dtype=np.int64)
+        self._handed = agreement, states, np.frombuffer(message.body[:work_bytes], dtype=np.int64)
 
     async def _hand_over(self) -> None:
         """Sends what all hold to those who ask for it."""
@@ -357,25 +364,21 @@ class Rounds(Talk):
             await self._replica.world.peer(name).send(f"state {view}", body=body)
 
     def _join(self) -> bool:
-        """Takes over what most hold, once it is here, with what the node itself has changed on top."""
+        """Takes over what most hold, once it is here."""
         if self._handed is None:
             return False
-        theirs, states, work = self._handed
-        base = self._lineage.base(theirs)
+        agreement, states, work = self._handed
         values = self._replica.read(Quantity.PARAMETERS)
-        for place, (lane, state) in enumerate(zip(self._lanes, states, strict=True)):
-            own = values[lane.span] - base[place] if base else np.zeros_like(state[0])
+        for lane, state in zip(self._lanes, states, strict=True):
             lane.adopt(state)
-            values[lane.span] = state[0] + (own if np.isfinite(own).all() else 0)
+            values[lane.span] = state[0]
             self._when.agreed(values, lane.span)
         self._replica.write(Quantity.PARAMETERS, values)
         self._replica.include(work)
-        self._lineage.adopt(theirs)
+        self._lineage.adopt(agreement, [_held(lane) for lane in self._lanes])
         self._joining = self._handed = None
         world = self._replica.world
-        world.record(
-            Joined(at=world.now, node=world.name, view=self._replica.group.view.name, changes=base is not None)
-        )
+        world.record(Joined(at=world.now, node=world.name, view=self._replica.group.view.name))
         return True
 
 
