@@ -40,42 +40,81 @@ def test_it_is_vrl_sgd(every: int, pulls: Numbers, start: Numbers) -> None:
     """Against the paper's rule, written down: v = g − Δ, Δ ← Δ + (mean − x)/(kγ), with γ = 1 and gradients that differ
     from node to node and round to round.
     """
-    ours = np.tile(start[0], (3, 1)).astype(np.float64)
-    paper, delta = ours.copy(), np.zeros((3, 5))
-    parts = [VarianceReduced() for _ in range(3)]
+    paper, delta = np.tile(start[0], (3, 1)).astype(np.float64), np.zeros((3, 5))
+    group = Nodes(paper.astype(np.float32))
     for pull in pulls:
         for _ in range(every):
-            for i, part in enumerate(parts):
-                ours[i] -= pull[i]
-                correction = part.step()
-                ours[i] += 0 if correction is None else correction
+            group.step(list(range(3)), -pull)
             paper -= pull - delta
-        for part in parts:
-            part.begin()
-        for i, part in enumerate(parts):
-            part.learn((ours.mean(0) - ours[i]).astype(np.float32))
+        group.meet(list(range(3)))
         delta = delta + (paper.mean(0) - paper) / every
-        ours[:], paper[:] = ours.mean(0), paper.mean(0)
-        assert ours == pytest.approx(paper, abs=1e-3)
+        paper[:] = paper.mean(0)
+        assert group.models == pytest.approx(paper, abs=1e-3)
+
+
+class Nodes:
+    """Nodes that correct their steps, and meet."""
+
+    def __init__(self, models: Numbers) -> None:
+        self.models = models
+        self.parts = [VarianceReduced() for _ in models]
+
+    def step(self, here: list[int], moves: Numbers) -> None:
+        for i in here:
+            correction = self.parts[i].step()
+            self.models[i] += moves[i] + (0 if correction is None else correction)
+
+    def meet(self, here: list[int]) -> None:
+        given = []
+        for i in here:
+            corrections = self.parts[i].begin()
+            given.append(self.models[i] - (0 if corrections is None else corrections))
+        mean = np.mean(given, axis=0)
+        for i, gave in zip(here, given, strict=True):
+            self.parts[i].learn(mean - gave)
+            self.models[i] = mean
 
 
 def test_rounds_of_some_keep_what_stands_for_the_others() -> None:
-    """Of four nodes that pull apart two are left alone: together they go on where all four went."""
-    pulls = np.eye(4, dtype=np.float32)
-    parts, models = [VarianceReduced() for _ in range(4)], np.zeros((4, 4), dtype=np.float32)
-
-    def round_of(here: list[int], steps: int) -> None:
-        for _ in range(steps):
-            for i in here:
-                correction = parts[i].step()
-                models[i] += pulls[i] + (0 if correction is None else correction)
-        mean = models[here].mean(0)
-        for i in here:
-            parts[i].begin()
-            parts[i].learn(mean - models[i])
-            models[i] = mean
-
-    round_of([0, 1, 2, 3], 4)
+    """Of four nodes that pull apart two are left alone: together they go on where all four went, and when the others
+    are back nothing is left of it.
+    """
+    group, pulls = Nodes(np.zeros((4, 4), dtype=np.float32)), np.eye(4, dtype=np.float32)
+    everybody, left = [0, 1, 2, 3], [0, 1]
+    for _ in range(4):
+        group.step(everybody, pulls)
+    group.meet(everybody)
+    for i in left:
+        group.parts[i].here(everybody=False)
     for steps in (4, 9, 2):
-        round_of([0, 1], steps)
-    assert models[0] == pytest.approx(np.full(4, (4 + 15) / 4), rel=1e-5)
+        for _ in range(steps):
+            group.step(left, pulls)
+        group.meet(left)
+    assert group.models[0] == pytest.approx(np.full(4, (4 + 15) / 4), rel=1e-5)
+    for i in everybody:
+        group.parts[i].here(everybody=True)
+    group.models[:] = 0
+    for _ in range(4):
+        group.step(everybody, pulls)
+    group.meet(everybody)
+    for _ in range(4):
+        group.step(everybody, pulls)
+    assert group.models == pytest.approx(np.full((4, 4), 2.0), rel=1e-5)
+
+
+def test_an_error_does_not_stay() -> None:
+    """Numbers of steps that change, and means that are not quite right, leave no drift behind."""
+    group, pulls = Nodes(np.zeros((3, 3), dtype=np.float32)), np.eye(3, dtype=np.float32)
+    draw = np.random.default_rng(0)
+    for _ in range(200):
+        for i in range(3):
+            for _ in range(int(draw.integers(1, 6))):
+                group.step([i], pulls)
+        group.meet([0, 1, 2])
+        group.models += draw.normal(0, 0.1, 3).astype(np.float32)
+    before = group.models.mean()
+    for _ in range(5):
+        for _ in range(3):
+            group.step([0, 1, 2], pulls)
+        group.meet([0, 1, 2])
+    assert group.models.mean() - before == pytest.approx(5, rel=0.05)

@@ -19,11 +19,16 @@ class Correction(Protocol):
     def step(self) -> Vector | None:
         """What to add after a step; `None`: nothing."""
 
-    def begin(self) -> None:
-        """A round begins with the model as it is."""
+    def begin(self) -> Vector | None:
+        """A round begins with the model as it is.  Returns what of it is not the node's to give: corrections that
+        others' cancel.
+        """
 
     def learn(self, missed: Vector) -> None:
         """That round is done, and this is the mean less what the node gave."""
+
+    def here(self, *, everybody: bool) -> None:
+        """Rounds are among others from now on; whether nobody is away."""
 
 
 class Uncorrected:
@@ -32,39 +37,55 @@ class Uncorrected:
     def step(self) -> Vector | None:
         return None
 
-    def begin(self) -> None:
-        """There is nothing to count."""
+    def begin(self) -> Vector | None:
+        return None
 
     def learn(self, missed: Vector) -> None:
         """There is nothing to learn."""
+
+    def here(self, *, everybody: bool) -> None:
+        """It is about nobody else."""
 
 
 class VarianceReduced:
     """VRL-SGD (Liang et al., 2019), in parameters instead of gradients, so that it goes with any optimiser.
 
-    Every step is corrected by what all moved a step, less what the own steps alone did, over the last round:
-    c ← c + (mean − own)/steps, where c is what was added a step in that round.  Over all nodes corrections add up to
-    nothing.  In rounds of some of them what theirs add up to stays as it was: it stands for those who are away, and a
-    node, or a site, that is cut off stays near what all agreed on instead of following its own shard.
+    Every step is corrected by what all moved a step over the last round, less what the own steps did.  Over all nodes
+    corrections add up to nothing.  They are kept out of what nodes give to a round: an error in one would otherwise
+    stay for good, since a round cannot tell it from what was learned.
+
+    While some are away, what a node corrected when all were here goes on: over those who are left it adds up to what
+    stands for the others.  A node, or a site, that is cut off then stays near what all agreed on instead of following
+    its own shard.
     """
 
     def __init__(self) -> None:
         self._correction: Vector | None = None
-        self._added: Vector | None = None
+        self._for_others: Vector | None = None
         self._steps = 0
-        self._in_round: tuple[Vector | None, int] = None, 0
+        self._added: Vector | None = None
+        self._steps_in_round = 0
 
     def step(self) -> Vector | None:
         self._steps += 1
         if self._correction is not None:
             self._added = self._correction if self._added is None else self._added + self._correction
-        return self._correction
+        if self._correction is None or self._for_others is None:
+            return self._for_others if self._correction is None else self._correction
+        return self._correction + self._for_others
 
-    def begin(self) -> None:
-        self._in_round = self._added, self._steps
-        self._added, self._steps = None, 0
+    def begin(self) -> Vector | None:
+        added, self._added = self._added, None
+        self._steps_in_round, self._steps = self._steps, 0
+        return added
 
     def learn(self, missed: Vector) -> None:
-        added, steps = self._in_round
-        if steps:
-            self._correction = (missed if added is None else missed + added) / np.float32(steps)
+        if self._steps_in_round:
+            self._correction = missed / np.float32(self._steps_in_round)
+
+    def here(self, *, everybody: bool) -> None:
+        if everybody:
+            self._for_others = None
+        elif self._for_others is None:
+            self._for_others = self._correction
+        self._correction = self._added = None

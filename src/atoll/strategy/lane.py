@@ -66,6 +66,9 @@ class Lane:
         if snapshot is None or not np.isfinite(snapshot).all():
             return None
         given = self._contributed = self._ahead.contribution(snapshot)
+        corrections = self.correction.begin()
+        if corrections is not None:
+            given = given - corrections
         if not self._absolute:
             assert self.agreed is not None
             given = given - self.agreed

@@ -214,7 +214,6 @@ class Rounds(Talk):
             alone = step - lane.step + corrected
         else:
             snapshot = replica.read(self._quantity)[lane.span]
-            lane.correction.begin()
             alone = 1
         weight = self._weight(step - lane.step)
         payload = lane.payload(snapshot, weight)
@@ -306,6 +305,8 @@ class Rounds(Talk):
         self._choice = Choice(self._via, self._reduction.vias)
         self._reduction.restart()
         self._lineage.ends()
+        for lane in self._lanes:
+            lane.correction.here(everybody=len(view.members) == len(self._replica.members))
         theirs = {name: read_summary(summaries[name]) for name in view.members}
         common = Lineage.common(theirs.values())
         if common is not None:
