@@ -28,6 +28,7 @@ ORDER = [
     "plan",
     "report",
     "compare",
+    "fuzz",
     "cli",
 ]
 

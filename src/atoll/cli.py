@@ -7,6 +7,7 @@ import io
 import json
 import os
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -191,6 +192,45 @@ def strategies(name: Annotated[str | None, typer.Argument(help="One of them; all
     if name not in RECIPES:
         raise StrategyError(f"there is no strategy {name!r}; {nearest(name, RECIPES)}")
     console.print(show_strategy(RECIPES[name]))
+
+
+@app.command()
+def fuzz(
+    seeds: Annotated[int, typer.Option(min=1, help="How many.")] = 200,
+    first: Annotated[int, typer.Option(min=0, help="The first of them.")] = 0,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = os.cpu_count() or 1,
+    strategies: Annotated[
+        list[str] | None, typer.Option("--strategy", "-s", help="May be given many times; all kinds if left out.")
+    ] = None,
+) -> None:
+    """Run strategies under random faults, in simulation, and look whether what must always hold does hold."""
+    from rich.progress import track
+
+    from atoll.fuzz import STRATEGIES, Failure, fuzz, minimise
+    from atoll.strategy import parse_strategy
+
+    console = Console()
+    chosen = tuple(strategies or STRATEGIES)
+    for strategy in chosen:
+        parse_strategy(strategy)
+    counts: Counter[str] = Counter()
+    failures: list[Failure] = []
+    found = fuzz(range(first, first + seeds), chosen, jobs=jobs)
+    for each in track(found, "Fuzzing", total=seeds, console=console, transient=True):
+        case = each.case if isinstance(each, Failure) else each
+        counts.update(fault.kind for fault in case.faults)
+        if isinstance(each, Failure):
+            failures.append(each)
+    injected = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
+    console.print(f"{seeds} seeds, {len(failures)} failures. Faults: {injected or 'none'}.", highlight=False)
+    for failure in failures[:3]:
+        small = minimise(failure)
+        again = " ".join(f"-s {strategy}" for strategy in strategies or ())
+        console.print(f"\nseed {small.case.seed}, {small.case.strategy}: {small.what}", markup=False, highlight=False)
+        console.print(f"{small.case.network}\n{small.case.script}", markup=False, highlight=False)
+        console.print(f"Again: atoll fuzz --first {small.case.seed} --seeds 1 {again}", markup=False, highlight=False)
+    if failures:
+        raise typer.Exit(1)
 
 
 def main() -> None:

@@ -118,7 +118,10 @@ class Flexible(Reduction):
     async def _hear(self, world: World) -> None:
         while True:
             message = await world.receive("pong")
-            seconds, known = (world.now - self._asked.pop(message.sender)) / 2, self._latency.get(message.sender)
+            asked, known = self._asked.pop(message.sender, None), self._latency.get(message.sender)
+            if asked is None:
+                continue  # it was asked by what this node was before it began anew
+            seconds = (world.now - asked) / 2
             if known is None or seconds < 5 * known + 1:  # else the link was away meanwhile
                 self._latency[message.sender] = seconds
 

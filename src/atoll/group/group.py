@@ -83,7 +83,9 @@ class Group:
         self._others = tuple(name for name in everybody if name != world.name)
         self.grace_s = grace_s
         # A run begins with everybody; who begins later, or again, is alone until the others take it in.
-        self.view = View(0, everybody[0], everybody) if world.now == 0 else View(0, world.name, (world.name,))
+        self.view = View(0, everybody[0], everybody)
+        if world.now > 0:
+            self.view = View(0, f"{world.name} at {world.now:g}", (world.name,))
         self._promised = 0, everybody[0]
         self._held_until_s = 0.0
         self._gone_s: dict[str, float] = {}

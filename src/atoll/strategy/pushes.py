@@ -226,7 +226,7 @@ class Pushes(Talk):
             offered = self._offered.get(message.sender)
             if offered and offered.number == number:
                 self._there[message.sender] = offered if read else None
-            known = self._known[message.sender]
-            if known.since is not None:
+            known = self._known.get(message.sender)
+            if known is not None and known.since is not None:  # else it is for what this node was before it began anew
                 known.acknowledged(world.now - known.since)
                 known.since = None

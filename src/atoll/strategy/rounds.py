@@ -16,7 +16,7 @@ Rounds of parameters are among those who are here (`atoll.group`).  When that ch
 and all members go back to the last model that every one of them had agreed on: the next round, one like any other, then
 averages what each has changed since, together or alone.  A node that was cut off and a side of a partition are one
 case.  Who has no agreement in common with the others, because it is new or was away for very long, is handed what they
-hold first.
+hold first.  Where gradients are averaged, models are averaged once after every such change, by rounds of their own.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ from atoll.strategy.outer import Outer, TakeMean
 from atoll.strategy.replica import Quantity, Replica, Work
 from atoll.strategy.tail import Tail
 from atoll.strategy.talk import Spawn, Talk
-from atoll.strategy.when import When
+from atoll.strategy.when import OnceAView, When
 from atoll.trace import ContributionRefused, Exchanged, Joined, Waited
 from atoll.world.base import Lane as Way
 
@@ -77,6 +77,7 @@ class Rounds(Talk):
         who: the members of each round, by its number and of those who are here; all of these unless given.
         post: what is made of a mean of gradients.
         correction: makes what is added to the parameters after each of the node's own steps.
+        on_view: called when rounds are among others.
     """
 
     def __init__(
@@ -97,6 +98,7 @@ class Rounds(Talk):
         who: Callable[[int, tuple[str, ...]], tuple[str, ...]] = lambda _, members: members,
         post: Callable[[Vector], Vector] | None = None,
         correction: Callable[[], Correction] = Uncorrected,
+        on_view: Callable[[], None] | None = None,
     ) -> None:
         self._replica = replica
         self._when = when
@@ -128,13 +130,17 @@ class Rounds(Talk):
         self._joining: asyncio.Task[None] | None = None
         self._handed: tuple[Agreement, list[list[Vector]], Work] | None = None
         self._view_changed = asyncio.Event()
-        self._view_name = ""
+        self._on_view = on_view
+        self._models: Rounds | None = None
+        if quantity is Quantity.GRADIENT:
+            self._models = Rounds(replica, when=OnceAView(), on_view=self._begin_anew)
 
     def start(self, spawn: Spawn) -> None:
         self._spawn = spawn
         self._when.start(self._replica, spawn)
-        if self._quantity is Quantity.PARAMETERS:
-            self._view_name = self._replica.group.view.name
+        if self._models:
+            self._models.start(spawn)
+        else:
             self._replica.group.start(spawn, self)
             spawn(self._hand_over())
         self._reduction.start(self._replica.world, self._replica.members, spawn)
@@ -157,10 +163,15 @@ class Rounds(Talk):
             self._replica.write(Quantity.GRADIENT, gradient)
 
     async def after_step(self) -> bool:
-        if self._quantity is Quantity.PARAMETERS:
-            self._correct()
-            return await self._turn()
-        return self._gradient_was_merged
+        if self._models:
+            return await self._models.after_step() or self._gradient_was_merged
+        self._correct()
+        return await self._turn()
+
+    @property
+    def settled(self) -> bool:
+        """Whether all have met since others came or went."""
+        return self._joining is None and (self._replica.group.view.number == 0 or self._number > 0)
 
     def _correct(self) -> None:
         corrections = [(lane.span, found) for lane in self._lanes if (found := lane.correction.step()) is not None]
@@ -172,7 +183,9 @@ class Rounds(Talk):
 
     async def _turn(self) -> bool:
         """A step boundary."""
-        if self._quantity is Quantity.GRADIENT:
+        if self._models:
+            if self._replica.group.held or not self._models.settled:
+                return False
             self._collect()
         elif self._replica.group.held:
             return False
@@ -208,7 +221,10 @@ class Rounds(Talk):
         replica, world = self._replica, self._replica.world
         lane = self._lanes[self._number % len(self._lanes)]
         view = replica.group.view
-        name = f"round {self._number}" if view.number == 0 else f"round {view.name}/{self._number}"
+        first = view.number == 0 and len(view.members) == len(replica.members)
+        name = f"round {self._number}" if first else f"round {view.name}/{self._number}"
+        if view.number > 0 and self._models:
+            name += " of gradients"
         if self._quantity is Quantity.GRADIENT:
             snapshot = lane.collected()
             alone = step - lane.step + corrected
@@ -299,11 +315,7 @@ class Rounds(Talk):
     def installed(self, view: View, summaries: dict[str, Summary]) -> None:
         """Rounds are among others from now on."""
         assert self._spawn is not None
-        self._give_up()
-        self._number = 0
-        self._durations.clear()
-        self._choice = Choice(self._via, self._reduction.vias)
-        self._reduction.restart()
+        self._begin_anew()
         self._lineage.ends()
         for lane in self._lanes:
             lane.correction.here(everybody=len(view.members) == len(self._replica.members))
@@ -319,16 +331,23 @@ class Rounds(Talk):
                 hosts = [name for name in view.members if theirs[name][-1] == most]
                 host = hosts[self._replica.rank % len(hosts)]
                 self._joining = self._spawn(self._ask(host, view, most))
-        self._view_name = view.name
         self._view_changed.set()
         self._view_changed = asyncio.Event()
+        if self._on_view:
+            self._on_view()
 
-    def _give_up(self) -> None:
-        """The round under way, and joining, if that was under way."""
+    def _begin_anew(self) -> None:
+        """Gives up what is under way, and forgets what was learned of others."""
+        self._number = 0
+        self._durations.clear()
+        self._choice = Choice(self._via, self._reduction.vias)
+        self._reduction.restart()
         pending, self._pending = self._pending, None
         if pending:
             pending.task.cancel()
             pending.lane.abandon(pending.snapshot)
+        for lane in self._lanes:
+            lane.collected()  # models are averaged next, and these gradients are in them
         if self._joining:
             self._joining.cancel()
             self._joining = self._handed = None

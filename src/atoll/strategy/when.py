@@ -14,7 +14,7 @@ from atoll.strategy.replica import Replica
 from atoll.strategy.talk import Spawn
 from atoll.world.base import Lane, World
 
-__all__ = ["Called", "Every", "Paced", "Rule", "When"]
+__all__ = ["Called", "Every", "OnceAView", "Paced", "Rule", "When"]
 
 
 class When(abc.ABC):
@@ -45,6 +45,13 @@ class Every(When):
 
     def __call__(self, replica: Replica, steps_since: int, number: int) -> bool:  # noqa: ARG002 - the shape of the part
         return steps_since >= self._steps
+
+
+class OnceAView(When):
+    """Once each time that others come or go."""
+
+    def __call__(self, replica: Replica, steps_since: int, number: int) -> bool:  # noqa: ARG002 - the shape of the part
+        return replica.group.view.number > 0 and number == 0
 
 
 class Paced(When):

@@ -6,6 +6,7 @@ good, an end; node names may be patterns as in networks.
 
 import fnmatch
 import itertools
+import json
 import math
 import tomllib
 from collections.abc import Sequence
@@ -53,6 +54,38 @@ class Fault:
             return f"{self.kind} {' '.join(self.nodes)}" + (f" ×{self.factor:g}" if self.kind == "slow" else "")
         ends = sorted({name for pair in self.blocked for name in pair})
         return f"{self.kind} {' '.join(ends)}"
+
+    def as_toml(self) -> str:
+        """As it is written in a script."""
+        lines = ["[[fault]]", f'kind = "{self.kind}"', f"at = {self.at:g}"]
+        if self.until < math.inf:
+            lines.append(f"until = {self.until:g}")
+        if self.nodes:
+            lines.append(f"nodes = {json.dumps(list(self.nodes))}")
+        elif self.kind == "partition":
+            lines.append(f"sides = {json.dumps(self._sides())}")
+        else:
+            lines.append(f"between = {json.dumps(list(self._ends()))}")
+        if self.kind == "slow":
+            lines.append(f"factor = {self.factor:g}")
+        return "\n".join(lines) + "\n"
+
+    def _ends(self) -> tuple[list[str], list[str]]:
+        """From whom to whom, once."""
+        first = min(self.blocked)[0]
+        others = sorted(other for name, other in self.blocked if name == first)
+        return sorted({name for name, other in self.blocked if other == others[0]}), others
+
+    def _sides(self) -> list[list[str]]:
+        names = sorted({name for pair in self.blocked for name in pair})
+        sides: list[list[str]] = []
+        for name in names:
+            side = next((side for side in sides if (name, side[0]) not in self.blocked), None)
+            if side is None:
+                sides.append([name])
+            else:
+                side.append(name)
+        return sides
 
 
 def load_faults(path: Path, names: Sequence[str]) -> tuple[Fault, ...]:

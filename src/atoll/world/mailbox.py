@@ -39,6 +39,9 @@ class Mailbox:
     def empty(self) -> bool:
         return not self._arrived and not self.waiters
 
+    def __len__(self) -> int:
+        return sum(len(messages) for messages in self._arrived.values())
+
     def put(self, message: Message) -> None:
         self._order += 1
         self._arrived.setdefault(message.sender, deque()).append((self._order, message))

@@ -71,7 +71,7 @@ class Simulation:
         self._stall: Stalled | None = None
         self._tasks: dict[str, asyncio.Task[Any]] = {}
         self._begin_node: Callable[[str], None] = lambda _: None
-        self._crashed: dict[str, None] = {}
+        self._crashed: dict[str, int] = {}  # by how many faults
         self._stopped: str | None = None
         self.loop.is_anyone_waiting = self._is_anyone_waiting
         self.links.on_change.append(self._look_around)
@@ -225,14 +225,18 @@ class Simulation:
             elif fault.kind == "stall":
                 self.worlds[name].stall(on=on)
             elif fault.kind == "crash" and not on and name in self._crashed:
-                del self._crashed[name]
-                self._begin_node(name)
+                self._crashed[name] -= 1
+                if self._crashed[name] == 0:
+                    del self._crashed[name]
+                    self._begin_node(name)
 
     def _crash(self, name: str) -> None:
         """A node is gone, with all that it knew and all that it was about to send."""
+        if name in self._crashed:
+            self._crashed[name] += 1
         if name in self._crashed or self._tasks[name].done():
             return
-        self._crashed[name] = None
+        self._crashed[name] = 1
         self._tasks[name].cancel()
         for task in list(self._relaying):
             if task.get_name() == f"{name} relaying":
@@ -489,6 +493,10 @@ class SimWorld(World):
         if mailbox is None:
             mailbox = self._mailboxes[message.channel] = Mailbox()
         mailbox.put(message)
+
+    def messages_left(self) -> int:
+        """How many messages have arrived and were not received."""
+        return sum(len(mailbox) for mailbox in self._mailboxes.values())
 
     def waiters(self) -> list[Waiter]:
         return [waiter for mailbox in self._mailboxes.values() for waiter in mailbox.waiters]
