@@ -189,7 +189,7 @@ class FinalTested(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ContributionRefused(Event):
-    """A node's contribution to an exchange was not sent."""
+    """A node did not send its contribution to an exchange, or refused another's, whom `why` names."""
 
     node: str
     name: str

@@ -27,6 +27,8 @@ __all__ = ["Deltas"]
 CHANGE, ACKNOWLEDGEMENT = "change", "change ack"
 _HEAD = struct.Struct("<Qd")  # the sender's step, seconds when it was sent
 WAIT_S = 2.0
+ANSWER_S = 30.0
+"""Who has not acknowledged for so long has begun anew, and never will."""
 
 
 class Deltas(Talk):
@@ -54,7 +56,7 @@ class Deltas(Talk):
         """All of the node's own changes."""
         self._told: dict[str, Vector] = {}
         """What of them each peer knows, or will; peers that were told the same share a vector."""
-        self._busy: dict[str, bool] = dict.fromkeys(peers, False)
+        self._busy_since_s: dict[str, float | None] = dict.fromkeys(peers)
         self._arrived: list[Message] = []
         self._heard = asyncio.Event()
         self._before: Vector | None = None
@@ -113,13 +115,14 @@ class Deltas(Talk):
         assert self._spawn is not None
         assert self._changed is not None
         written: dict[int, tuple[Vector, bytes]] = {}
-        for name, busy in self._busy.items():
-            if not busy:
+        now = self._replica.world.now
+        for name, since_s in self._busy_since_s.items():
+            if since_s is None or now - since_s > ANSWER_S:
                 told = self._told[name]
                 if id(told) not in written:
                     written[id(told)] = self._write(told, self._changed)
                 self._told[name], body = written[id(told)]
-                self._busy[name] = True
+                self._busy_since_s[name] = now
                 self._spawn(self._send(name, self._replica.steps, body))
 
     def _write(self, told: Vector, changed: Vector) -> tuple[Vector, bytes]:
@@ -172,4 +175,4 @@ class Deltas(Talk):
     async def _hear_acknowledgements(self) -> None:
         while True:
             message = await self._replica.world.receive(ACKNOWLEDGEMENT)
-            self._busy[message.sender] = False
+            self._busy_since_s[message.sender] = None

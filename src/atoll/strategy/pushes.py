@@ -118,7 +118,7 @@ class Pushes(Talk):
     def _push(self) -> None:
         assert self._spawn is not None
         world = self._replica.world
-        free = [name for name in self._peers if name not in self._known or self._known[name].since is None]
+        free = [name for name in self._peers if self._is_free(name)]
         targets = self._whom(free, self._fanout, self._known, world.random)
         if not targets:
             return
@@ -135,6 +135,13 @@ class Pushes(Talk):
             self._number += 1
             self._known.setdefault(name, Acquaintance()).since = world.now
             self._spawn(self._send(name, self._number, arrival))
+
+    def _is_free(self, name: str) -> bool:
+        """Whether a peer has acknowledged the last push; who has not for so long has begun anew, and never will."""
+        known = self._known.get(name)
+        if known is None or known.since is None:
+            return True
+        return self._replica.world.now - known.since > 2 * self._patience_s
 
     async def _send(self, name: str, number: int, arrival: Arrival) -> None:
         base, values = self._write(name, number, arrival.values)

@@ -14,6 +14,7 @@ from atoll.codec import Codec
 from atoll.codec.flexible import Flexible
 from atoll.codec.lowranksum import LowRankSum
 from atoll.codec.reduce import Coded, Plain, Reduction
+from atoll.codec.robust import Robust
 from atoll.codec.sparse import ChunkTopK
 from atoll.codec.transform import Cosine
 from atoll.exchange import Vector
@@ -59,7 +60,9 @@ def _ahead(name: str) -> Callable[[], Ahead]:
     return OwnSteps if name == "own" else partial(SharedSteps, reach=1.0 if name == "shared" else 0.0)
 
 
-def _reduction(codec: Codec | None) -> Reduction:
+def _reduction(codec: Codec | None, robust: Literal["no", "median", "trimmed", "clipped"] = "no") -> Reduction:
+    if robust != "no":
+        return Robust(robust, codec)
     return Coded(codec) if codec else Plain()
 
 
@@ -86,6 +89,7 @@ def allreduce(
     ahead: Literal["own", "shared", "nothing"] = "own",
     codec: Codec | None = None,
     paced: bool = False,
+    robust: Literal["no", "median", "trimmed", "clipped"] = "no",
 ) -> Talk:
     """Every so many steps all nodes take the mean of all.
 
@@ -101,7 +105,7 @@ def allreduce(
         overlap=overlap,
         patience=patience,
         ahead=_ahead(ahead),
-        reduction=_reduction(codec),
+        reduction=_reduction(codec, robust),
     )
 
 
@@ -120,6 +124,7 @@ def diloco(
     fragments: Count = 1,
     codec: Codec | None = None,
     paced: bool = False,
+    robust: Literal["no", "median", "trimmed", "clipped"] = "no",
 ) -> Talk:
     """Every so many steps an outer optimiser with Nesterov momentum takes a step along what all have changed.
 
@@ -135,7 +140,7 @@ def diloco(
         patience=patience,
         ahead=_ahead(ahead),
         outer=partial(Nesterov, rate=rate, momentum=momentum),
-        reduction=_reduction(codec),
+        reduction=_reduction(codec, robust),
         fragments=fragments,
     )
 
