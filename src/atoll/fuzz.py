@@ -285,8 +285,7 @@ def _waits_are_bounded(run: _Ended) -> Iterator[str]:
         while upcoming and upcoming.at < wait.since:
             took[upcoming.node].append(upcoming.at - upcoming.since)
             upcoming = next(exchanged, None)
-        first = not took[wait.node] or wait.why.partition(" of ")[0].endswith(("/0", "round 0"))
-        bound = FIRST_WAIT_S if first else max(LEAST_WAIT_S, 2 * max(took[wait.node]))
+        bound = FIRST_WAIT_S if not took[wait.node] else max(LEAST_WAIT_S, 2 * max(took[wait.node]))
         if wait.at - wait.since > bound + slack:
             yield f"{wait.node} waited {wait.at - wait.since:.1f} s for {wait.why}, bound {bound:.1f} s"
 

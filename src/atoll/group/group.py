@@ -83,16 +83,16 @@ class Group:
         self._others = tuple(name for name in everybody if name != world.name)
         self.grace_s = grace_s
         # A run begins with everybody; who begins later, or again, is alone until the others take it in.
-        self.view = View(0, everybody[0], everybody)
-        if world.now > 0:
-            self.view = View(0, f"{world.name} at {world.now:g}", (world.name,))
+        # Its views are told from those of what it was before by when it began.
+        self._label = world.name if world.now == 0 else f"{world.name} at {world.now:g}"
+        self.view = View(0, everybody[0], everybody) if world.now == 0 else View(0, self._label, (world.name,))
         self._promised = 0, everybody[0]
         self._held_until_s = 0.0
         self._gone_s: dict[str, float] = {}
         self._strays: set[str] = set()
         self._answers: dict[str, tuple[str, Summary]] | None = None
         self._answered = asyncio.Event()
-        self._highest = 0
+        self._highest = 0, ""
         self._guest: Guest | None = None
         self._spawn: Spawn | None = None
 
@@ -139,15 +139,15 @@ class Group:
 
     async def _propose(self, present: list[str]) -> None:
         assert self._guest is not None
-        number = 1 + max(self._promised[0], self.view.number, self._highest)
-        mine = number, self._world.name
+        number = 1 + max(self._promised[0], self.view.number, self._highest[0])
+        mine = number, self._label
         self._promise(mine)
         self._strays.clear()
         self._answers = {self._world.name: (self.view.name, self._guest.summary())}
-        self._tell(present, kind="propose", number=number, leader=self._world.name)
+        self._tell(present, kind="propose", number=number, leader=self._label)
         try:
             async with asyncio.timeout(ANSWER_S):
-                while len(self._answers) < len(present):
+                while len(self._answers) < len(present) and self._highest <= mine:
                     self._answered.clear()
                     await self._answered.wait()
         except TimeoutError:
@@ -155,13 +155,16 @@ class Group:
         answers, self._answers = self._answers, None
         if self._promised != mine:
             return  # somebody else leads
+        if self._highest > mine:
+            self._strays.add(self._world.name)  # others have promised more: once again, with a higher number
+            return
         members = tuple(name for name in self._everybody if name in answers)
         if members == self.view.members and {view for view, _ in answers.values()} == {self.view.name}:
-            self._tell(members, kind="keep", number=number, leader=self._world.name)
+            self._tell(members, kind="keep", number=number, leader=self._label)
             self._held_until_s = 0.0
             return
         summaries = {name: summary for name, (_, summary) in answers.items()}
-        view = View(number, self._world.name, members)
+        view = View(number, self._label, members)
         self._tell(members, kind="install", number=number, leader=view.leader, members=members, summaries=summaries)
         self._install(view, summaries)
 
@@ -187,7 +190,7 @@ class Group:
     def _hear(self, message: Message, kind: str, number: int, leader: str, **more: Any) -> None:
         assert self._guest is not None
         sender, name = message.sender, (number, leader)
-        self._highest = max(self._highest, number)
+        self._highest = max(self._highest, name)
         if kind == "propose":
             if name > self._promised:
                 self._promise(name)
@@ -212,6 +215,7 @@ class Group:
                 self._answer(sender, "stray", self._promised)
         elif kind == "stray":
             self._strays.add(sender)
+            self._answered.set()
 
     def _answer(self, to: str, kind: str, name: tuple[int, str], **more: Any) -> None:
         self._tell([to], kind=kind, number=name[0], leader=name[1], **more)

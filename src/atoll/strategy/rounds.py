@@ -78,6 +78,7 @@ class Rounds(Talk):
         post: what is made of a mean of gradients.
         correction: makes what is added to the parameters after each of the node's own steps.
         on_view: called when rounds are among others.
+        first_wait_s: how long the first round is waited for.
     """
 
     def __init__(
@@ -99,6 +100,7 @@ class Rounds(Talk):
         post: Callable[[Vector], Vector] | None = None,
         correction: Callable[[], Correction] = Uncorrected,
         on_view: Callable[[], None] | None = None,
+        first_wait_s: float = FIRST_WAIT_S,
     ) -> None:
         self._replica = replica
         self._when = when
@@ -131,9 +133,10 @@ class Rounds(Talk):
         self._handed: tuple[Agreement, list[list[Vector]], Work] | None = None
         self._view_changed = asyncio.Event()
         self._on_view = on_view
+        self._first_wait_s = first_wait_s
         self._models: Rounds | None = None
         if quantity is Quantity.GRADIENT:
-            self._models = Rounds(replica, when=OnceAView(), on_view=self._begin_anew)
+            self._models = Rounds(replica, when=OnceAView(), on_view=self._begin_anew, first_wait_s=LEAST_WAIT_S)
 
     def start(self, spawn: Spawn) -> None:
         self._spawn = spawn
@@ -252,7 +255,7 @@ class Rounds(Talk):
     async def _wait(self) -> None:
         assert self._pending is not None
         since, pending = self._replica.world.now, self._pending
-        expected = self._patience * median(self._durations) if self._durations else FIRST_WAIT_S
+        expected = self._patience * median(self._durations) if self._durations else self._first_wait_s
         await asyncio.wait({pending.task}, timeout=max(LEAST_WAIT_S, expected))
         self._replica.world.record(
             Waited(
@@ -339,7 +342,6 @@ class Rounds(Talk):
     def _begin_anew(self) -> None:
         """Gives up what is under way, and forgets what was learned of others."""
         self._number = 0
-        self._durations.clear()
         self._choice = Choice(self._via, self._reduction.vias)
         self._reduction.restart()
         pending, self._pending = self._pending, None

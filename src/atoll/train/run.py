@@ -45,6 +45,8 @@ class RunSpec:
     device: str = "cpu"
     """Where torch computes; it changes no virtual time."""
     faults: tuple[Fault, ...] = ()
+    stops: bool = True
+    """Whether the run ends when the target is reached; else it goes on until the limit."""
 
     @property
     def label(self) -> str:
@@ -82,7 +84,7 @@ def simulate(spec: RunSpec, trace_path: Path, *, task: Task | None = None) -> No
     replicas: dict[str, TrainedReplica] = {}
     tester = Tester(task)
     with Trace(trace_path) as trace:
-        referee = _Referee(task, trace, replicas)
+        referee = _Referee(task, trace, replicas, stops=spec.stops)
         simulation = Simulation(spec.network, seed=spec.seed, trace=referee, faults=spec.faults)
 
         async def program(world: SimWorld) -> None:
@@ -140,8 +142,9 @@ class Tester:
 class _Referee:
     """Sees every event on its way to the trace: ends the run when it is decided, and tests the mean of all replicas."""
 
-    def __init__(self, task: Task, trace: Trace, replicas: dict[str, TrainedReplica]) -> None:
+    def __init__(self, task: Task, trace: Trace, replicas: dict[str, TrainedReplica], *, stops: bool) -> None:
         self._task = task
+        self._stops = stops
         self._trace = trace
         self._replicas = replicas
         self._last: dict[str, float] = {}
@@ -173,7 +176,7 @@ class _Referee:
         count = len(live)
         if self._half_s is None and 2 * arrived >= count:
             self._half_s = now
-        if arrived == count or (self._half_s is not None and now > LINGER * self._half_s):
+        if self._stops and (arrived == count or (self._half_s is not None and now > LINGER * self._half_s)):
             self.simulation.stop("target reached")
 
     def _test_finally(self, now: float) -> None:
