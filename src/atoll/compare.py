@@ -28,10 +28,11 @@ DEFAULT_STRATEGIES = (
     "allreduce",
     "allreduce:every=4",
     "allreduce:overlap,ahead=shared",
+    "vrl:codec=int4",
     "gossip:aware",
     "sparseloco:every=4",
 )
-"""A good choice to begin with: nothing, everything, less of it, overlapped, gossip, and very little of it."""
+"""A good choice: nothing, everything, less of it, overlapped, corrected for drift, gossip, and very little of it."""
 LIMIT_IDEALS = 20.0
 LEAST_LIMIT_S = 60.0
 
