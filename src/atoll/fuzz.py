@@ -282,7 +282,7 @@ def _waits_are_bounded(run: _Ended) -> Iterator[str]:
     exchanged = iter(sorted(run.witness.exchanged, key=lambda event: event.at))
     upcoming = next(exchanged, None)
     for wait in sorted(run.witness.waited, key=lambda event: event.at):
-        while upcoming and upcoming.at < wait.since:
+        while upcoming and upcoming.at <= wait.since:
             took[upcoming.node].append(upcoming.at - upcoming.since)
             upcoming = next(exchanged, None)
         bound = FIRST_WAIT_S if not took[wait.node] else max(LEAST_WAIT_S, 2 * max(took[wait.node]))

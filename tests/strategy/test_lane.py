@@ -35,7 +35,7 @@ def test_who_takes_over_a_state_goes_on_like_the_one_it_came_from() -> None:
     one, other = lane(), lane()
     for value in (1.0, 2.0, 4.0):
         one.agree(vector(value, -value), vector(0, 0), vector(0, 0), Steps(0, 0))
-    other.adopt(one.state())
+    other.adopt(one.state(), apart=False)
     for each in (one, other):
         each.agree(vector(5, 5), vector(0, 0), vector(0, 0), Steps(0, 0))
     assert one.agreed is not None

@@ -29,7 +29,8 @@ class Lane:
         self.agreed: Vector | None = None
         """What all members hold since their last round."""
         self._contributed: Vector | None = None
-        self._apart = False
+        self.apart = False
+        """Whether the next mean is of what was learned apart."""
         self._kept_before: Vector | None = None
         self._given: tuple[Vector, float] | None = None
         self._missed: Vector | None = None
@@ -94,16 +95,16 @@ class Lane:
         self.agreed = held
         if apart:
             self._outer.start(held)
-            self._apart = True
+            self.apart = True
 
     def state(self) -> list[Vector]:
         """What all members hold alike."""
         assert self.agreed is not None
         return [self.agreed, *self._outer.state()]
 
-    def adopt(self, state: list[Vector]) -> None:
+    def adopt(self, state: list[Vector], *, apart: bool) -> None:
         """Takes what others hold alike for its own."""
-        self.agreed = state[0].copy()
+        self.agreed, self.apart = state[0].copy(), apart
         self._outer.restore(self.agreed, [each.copy() for each in state[1:]])
 
     def unsent(self) -> Vector:
@@ -134,8 +135,8 @@ class Lane:
             snapshot: what it was when the round began; `None`: of no use, so it goes on with what is agreed on.
             steps: when that was, and how many steps it has done since.
         """
-        if mean is not None and self._apart:
-            self.agreed, self._apart = mean, False
+        if mean is not None and self.apart:
+            self.agreed, self.apart = mean, False
             self._outer.start(mean)
         elif mean is not None:
             self.agreed = self._outer(mean)

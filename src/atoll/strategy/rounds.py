@@ -130,7 +130,7 @@ class Rounds(Talk):
         self._durations: deque[float] = deque(maxlen=5)
         self._lineage = Lineage([])
         self._joining: asyncio.Task[None] | None = None
-        self._handed: tuple[Agreement, list[list[Vector]], Work] | None = None
+        self._handed: tuple[Agreement, list[tuple[list[Vector], bool]], Work] | None = None
         self._view_changed = asyncio.Event()
         self._on_view = on_view
         self._first_wait_s = first_wait_s
@@ -359,14 +359,16 @@ class Rounds(Talk):
         peer = self._replica.world.peer(host)
         await peer.send("state please", view.name.encode(), lane=Way.CONTROL)
         message = await peer.receive(f"state {view.name}")
-        work_bytes = 8 * len(self._replica.members)
-        numbers = np.frombuffer(message.body[work_bytes:], dtype=np.float32)
+        work_bytes, lanes = 8 * len(self._replica.members), len(self._lanes)
+        apart = [bool(flag) for flag in message.body[work_bytes : work_bytes + lanes]]
+        numbers = np.frombuffer(message.body[work_bytes + lanes :], dtype=np.float32)
         states: list[list[Vector]] = []
         for lane in self._lanes:
             size, count = lane.span.stop - lane.span.start, len(lane.state())
             states.append(list(numbers[: size * count].reshape(count, size)))
             numbers = numbers[size * count :]
-        self._handed = agreement, states, np.frombuffer(message.body[:work_bytes], dtype=np.int64)
+        work = np.frombuffer(message.body[:work_bytes], dtype=np.int64)
+        self._handed = agreement, list(zip(states, apart, strict=True)), work
 
     async def _hand_over(self) -> None:
         """Sends what all hold to those who ask for it."""
@@ -382,7 +384,8 @@ class Rounds(Talk):
             await self._view_changed.wait()
         if self._replica.group.view.name == view:
             vectors = [each for lane in self._lanes for each in lane.state()]
-            body = self._replica.work.tobytes() + np.concatenate(vectors).tobytes()
+            apart = bytes(lane.apart for lane in self._lanes)
+            body = self._replica.work.tobytes() + apart + np.concatenate(vectors).tobytes()
             await self._replica.world.peer(name).send(f"state {view}", body=body)
 
     def _join(self) -> bool:
@@ -391,8 +394,8 @@ class Rounds(Talk):
             return False
         agreement, states, work = self._handed
         values = self._replica.read(Quantity.PARAMETERS)
-        for lane, state in zip(self._lanes, states, strict=True):
-            lane.adopt(state)
+        for lane, (state, apart) in zip(self._lanes, states, strict=True):
+            lane.adopt(state, apart=apart)
             values[lane.span] = state[0]
             self._when.agreed(values, lane.span)
         self._replica.write(Quantity.PARAMETERS, values)
