@@ -1,3 +1,4 @@
+from types import SimpleNamespace
 from typing import cast
 
 import numpy as np
@@ -5,7 +6,7 @@ import pytest
 
 from atoll.strategy import parse_strategy
 from atoll.strategy.replica import Replica
-from atoll.strategy.when import Every
+from atoll.strategy.when import AfterAView, Every
 from atoll.trace import Event, Waited
 from atoll.world.base import World
 from tests.strategy.nodes import Numbers, VectorReplica, run_strategy
@@ -77,3 +78,20 @@ def test_paced_learns_on_while_a_peer_is_cut_off(end_s: int) -> None:
     replicas = run_strategy(cut, parse_strategy("allreduce:every=2,direct,paced"), moving, steps=160, look=look)
     assert longest[0] <= 0.5 + 30  # the first round, of which nothing is known, may be waited for that long
     assert all((replica.work >= 100).all() for replica in replicas.values())
+
+
+def test_after_a_view_models_are_averaged_a_few_times() -> None:
+    class Grouped:
+        group = SimpleNamespace(view=SimpleNamespace(number=0))
+
+    replica, when = Grouped(), AfterAView()
+    assert not when(cast("Replica", replica), 100, 0), "all begin alike"
+    replica.group.view.number = 3
+    asked = [(0, 0), (5, 1), (20, 1), (25, 3), (100, 4)]
+    assert [when(cast("Replica", replica), steps, number) for steps, number in asked] == [
+        True,
+        False,
+        True,
+        True,
+        False,
+    ]

@@ -16,7 +16,8 @@ Rounds of parameters are among those who are here (`atoll.group`).  When that ch
 and all members go back to the last model that every one of them had agreed on: the next round, one like any other, then
 averages what each has changed since, together or alone.  A node that was cut off and a side of a partition are one
 case.  Who has no agreement in common with the others, because it is new or was away for very long, is handed what they
-hold first.  Where gradients are averaged, models are averaged once after every such change, by rounds of their own.
+hold first.  Where gradients are averaged, models are averaged a few times after every such change, by rounds of
+their own.
 """
 
 import asyncio
@@ -43,7 +44,7 @@ from atoll.strategy.outer import Outer, TakeMean
 from atoll.strategy.replica import Quantity, Replica, Work
 from atoll.strategy.tail import Tail
 from atoll.strategy.talk import Spawn, Talk
-from atoll.strategy.when import OnceAView, When
+from atoll.strategy.when import AfterAView, When
 from atoll.trace import ContributionRefused, Exchanged, Joined, Waited
 from atoll.world.base import Lane as Way
 
@@ -136,7 +137,7 @@ class Rounds(Talk):
         self._first_wait_s = first_wait_s
         self._models: Rounds | None = None
         if quantity is Quantity.GRADIENT:
-            self._models = Rounds(replica, when=OnceAView(), on_view=self._begin_anew, first_wait_s=LEAST_WAIT_S)
+            self._models = Rounds(replica, when=AfterAView(), on_view=self._begin_anew, first_wait_s=LEAST_WAIT_S)
 
     def start(self, spawn: Spawn) -> None:
         self._spawn = spawn

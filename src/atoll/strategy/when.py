@@ -14,7 +14,7 @@ from atoll.strategy.replica import Replica
 from atoll.strategy.talk import Spawn
 from atoll.world.base import Lane, World
 
-__all__ = ["Called", "Every", "OnceAView", "Paced", "Rule", "When"]
+__all__ = ["AfterAView", "Called", "Every", "Paced", "Rule", "When"]
 
 
 class When(abc.ABC):
@@ -47,11 +47,17 @@ class Every(When):
         return steps_since >= self._steps
 
 
-class OnceAView(When):
-    """Once each time that others come or go."""
+class AfterAView(When):
+    """Each time that others come or go: at once, and a few times more, until what optimisers remember of the time
+    before has faded.
+    """
 
-    def __call__(self, replica: Replica, steps_since: int, number: int) -> bool:  # noqa: ARG002 - the shape of the part
-        return replica.group.view.number > 0 and number == 0
+    TIMES, STEPS = 4, 20
+
+    def __call__(self, replica: Replica, steps_since: int, number: int) -> bool:
+        if replica.group.view.number == 0 or number >= self.TIMES:
+            return False
+        return number == 0 or steps_since >= self.STEPS
 
 
 class Paced(When):
