@@ -58,6 +58,10 @@ class TraceError(UserError):
     """A trace file cannot be read."""
 
 
+class ExamplesRefused(AtollError):
+    """What a peer lent is of no use; the message says why."""
+
+
 class UnknownPeer(AtollError):
     """A node program named a peer that the world does not have."""
 

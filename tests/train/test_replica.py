@@ -1,5 +1,9 @@
 import numpy as np
+import pytest
+import safetensors.torch
+import torch
 
+from atoll.errors import ExamplesRefused
 from atoll.strategy import Quantity
 from atoll.train import load_task
 from atoll.train.replica import TrainedReplica
@@ -71,3 +75,22 @@ def test_examples_can_be_lent() -> None:
     borrower.compute_gradient()
     assert seen == [16 + 8, 16], "once"
     assert borrower.work.tolist() == [0, 48], "what others lend is their work"
+
+
+@pytest.mark.parametrize(
+    "examples",
+    [
+        b"",
+        b"nonsense" * 9,
+        safetensors.torch.save({"inputs": torch.zeros(2, 64)}),
+        safetensors.torch.save({"inputs": torch.zeros(2, 63), "targets": torch.zeros(2, dtype=torch.int64)}),
+        safetensors.torch.save({"inputs": torch.zeros(2, 64), "targets": torch.zeros(3, dtype=torch.int64)}),
+        safetensors.torch.save({"inputs": torch.full((2, 64), torch.nan), "targets": torch.zeros(2).long()}),
+    ],
+)
+def test_examples_that_are_of_no_use_are_refused(examples: bytes) -> None:
+    borrower = replica("1")
+    with pytest.raises(ExamplesRefused):
+        borrower.borrow(examples)
+    borrower.compute_gradient()
+    assert borrower.work.tolist() == [0, 32]

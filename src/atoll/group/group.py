@@ -20,11 +20,12 @@ from typing import Any, Protocol
 from atoll.trace import ViewChanged
 from atoll.world.base import Lane, Message, Spawn, World
 
-__all__ = ["Group", "Guest", "Summary", "View"]
+__all__ = ["GRACE_S", "Group", "Guest", "Summary", "View"]
 
 CHANNEL = "group"
 TICK_S = 0.5
 GRACE_S = 3.0
+"""How long a member may be out of reach, unless exchanges take longer."""
 ANSWER_S = 2.0
 """How long a proposal waits for answers."""
 HOLD_S = 4.0

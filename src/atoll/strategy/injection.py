@@ -5,8 +5,10 @@ have b/(1 + αβN) examples of their own, so that with what is lent they are as 
 messages and are learned from when they arrive; a peer that cannot be reached gets none.
 """
 
+from atoll.errors import ExamplesRefused
 from atoll.strategy.replica import Replica
 from atoll.strategy.talk import Spawn, Talk
+from atoll.trace import ContributionRefused
 
 __all__ = ["Injection", "Together"]
 
@@ -51,9 +53,14 @@ class Injection(Talk):
             self._sending.discard(name)
 
     async def _listen(self) -> None:
+        world = self._replica.world
         while True:
-            message = await self._replica.world.receive("examples")
-            self._replica.borrow(bytes(message.body))
+            message = await world.receive("examples")
+            try:
+                self._replica.borrow(bytes(message.body))
+            except ExamplesRefused as error:
+                why = f"{message.sender}: {error}"
+                world.record(ContributionRefused(at=world.now, node=world.name, name="examples", why=why))
 
 
 class Together(Talk):

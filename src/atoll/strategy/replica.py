@@ -66,7 +66,7 @@ class Replica(Protocol):
         """Examples of the last batch, this share of it, for others to learn from too."""
 
     def borrow(self, examples: bytes) -> None:
-        """Puts another node's examples into the next batch."""
+        """Puts another node's examples into the next batch; an `ExamplesRefused` error if they are of no use."""
 
     def shrink_batch(self, factor: float) -> None:
         """From now on batches have this much of their own examples."""

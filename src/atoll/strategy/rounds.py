@@ -33,7 +33,7 @@ import numpy as np
 from atoll.codec.reduce import Plain, Reduced, Reduction, fitting
 from atoll.errors import StrategyError
 from atoll.exchange import Round, Vector
-from atoll.group import Summary, View
+from atoll.group import GRACE_S, Summary, View
 from atoll.strategy.ahead import Ahead, OwnSteps, Steps
 from atoll.strategy.choice import Choice
 from atoll.strategy.correction import Correction, Uncorrected
@@ -51,7 +51,6 @@ from atoll.world.base import Lane as Way
 __all__ = ["Rounds"]
 
 LEAST_WAIT_S = 2.0
-GRACE_S = 3.0
 FIRST_WAIT_S = 30.0
 """How long a round is waited for before anything is known of how long rounds take."""
 MEAN = Mean()

@@ -4,11 +4,13 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
+import safetensors
 import safetensors.torch
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from atoll.errors import ExamplesRefused
 from atoll.exchange import Vector
 from atoll.group import Group
 from atoll.seeds import derive
@@ -125,8 +127,17 @@ class TrainedReplica:
         return safetensors.torch.save({"inputs": inputs.contiguous(), "targets": targets.contiguous()})
 
     def borrow(self, examples: bytes) -> None:
-        found, train = safetensors.torch.load(examples), self._task.train
-        self._borrowed.append(Examples(found["inputs"].to(train.inputs), found["targets"].to(train.targets)))
+        train = self._task.train
+        try:
+            found = safetensors.torch.load(examples)
+            inputs, targets = found["inputs"].to(train.inputs), found["targets"].to(train.targets)
+        except (safetensors.SafetensorError, KeyError, ValueError) as error:
+            raise ExamplesRefused(f"cannot be read ({error})") from None
+        if (inputs.shape[1:], targets.shape[1:]) != (train.inputs.shape[1:], train.targets.shape[1:]):
+            raise ExamplesRefused(f"inputs of {tuple(inputs.shape[1:])}, targets of {tuple(targets.shape[1:])}")
+        if len(inputs) != len(targets) or not torch.isfinite(inputs).all():
+            raise ExamplesRefused("inputs and targets that do not go together, or are not finite")
+        self._borrowed.append(Examples(inputs, targets))
 
     def shrink_batch(self, factor: float) -> None:
         self._batch_factor = factor

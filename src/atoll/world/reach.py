@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from atoll.trace import Event, ReachChanged
+from atoll.trace import ReachChanged
 from atoll.world.links import Links
 from atoll.world.loop import Timer, VirtualLoop
 from atoll.world.physics import notice_s
@@ -17,7 +17,7 @@ class Reach:
     __slots__ = (
         "_links",
         "_loop",
-        "_record",
+        "_noticed",
         "_round_trip_s",
         "_timer",
         "_works",
@@ -27,10 +27,12 @@ class Reach:
         "waiting",
     )
 
-    def __init__(self, links: Links, loop: VirtualLoop, record: Callable[[Event], None], node: str, peer: str) -> None:
+    def __init__(
+        self, links: Links, loop: VirtualLoop, noticed: Callable[[ReachChanged], None], node: str, peer: str
+    ) -> None:
         self._links = links
         self._loop = loop
-        self._record = record
+        self._noticed = noticed
         self.node = node
         self.peer = peer
         self._timer: Timer | None = None
@@ -72,7 +74,7 @@ class Reach:
     def _notice(self) -> None:
         self._timer = None
         self.reachable = self._works
-        self._record(ReachChanged(at=self._loop.time(), node=self.node, peer=self.peer, reachable=self.reachable))
+        self._noticed(ReachChanged(at=self._loop.time(), node=self.node, peer=self.peer, reachable=self.reachable))
         waiting, self.waiting = self.waiting, []
         for future in waiting:
             if not future.done():

@@ -83,12 +83,6 @@ class Simulation:
     def record(self, event: Event) -> None:
         if self._trace:
             self._trace.record(event)
-        if isinstance(event, ReachChanged):
-            if self._reach_changed:
-                self._reach_changed.set_result(None)
-                self._reach_changed = None
-            if not event.reachable:
-                self.worlds[event.node].peer(event.peer).lost()
 
     def relay(self, carrying: Coroutine[Any, Any, None], name: str) -> None:
         """Lets a message travel by itself."""
@@ -248,9 +242,17 @@ class Simulation:
     def reach(self, node: str, peer: str) -> "Reach":
         mine = self._reaches.setdefault(node, {})
         if peer not in mine:
-            mine[peer] = Reach(self.links, self.loop, self.record, node, peer)
+            mine[peer] = Reach(self.links, self.loop, self._noticed, node, peer)
             self._reaches.setdefault(peer, {})
         return mine[peer]
+
+    def _noticed(self, event: ReachChanged) -> None:
+        self.record(event)
+        if self._reach_changed:
+            self._reach_changed.set_result(None)
+            self._reach_changed = None
+        if not event.reachable:
+            self.worlds[event.node].peer(event.peer).lost()
 
     def reach_changed(self) -> "asyncio.Future[None]":
         """Done when somebody next notices that it can reach somebody, or cannot."""
