@@ -37,13 +37,13 @@ def test_a_failure_is_made_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_counting_twice_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The invariants can fail: somebody who says that it did one step more than it did is noticed."""
-    honest = fuzz._Numbers.compute_gradient
+    honest = fuzz._Drawn.compute_gradient
 
-    def boast(replica: fuzz._Numbers) -> None:
+    def boast(replica: fuzz._Drawn) -> None:
         honest(replica)
         replica.work[replica.rank] += 1
 
-    monkeypatch.setattr(fuzz._Numbers, "compute_gradient", boast)
+    monkeypatch.setattr(fuzz._Drawn, "compute_gradient", boast)
     case = dataclasses.replace(draw_case(0), strategy=STRATEGIES[0], faults=())
     assert "counts" in (check(case) or "")
 

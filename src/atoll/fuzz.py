@@ -33,10 +33,11 @@ from atoll.seeds import derive, stream
 from atoll.strategy import Quantity, Work, parse_strategy
 from atoll.trace import Event, Exchanged, Waited
 from atoll.world import Physics, Simulation
+from atoll.world.base import World
 from atoll.world.faults import Fault
 from atoll.world.sim import SimWorld
 
-__all__ = ["STRATEGIES", "Case", "Failure", "check", "draw_case", "fuzz", "minimise"]
+__all__ = ["STRATEGIES", "Case", "Failure", "Numbers", "check", "draw_case", "fuzz", "minimise"]
 
 T = TypeVar("T")
 SIZE = 300
@@ -150,20 +151,18 @@ def _draw_fault(draw: random.Random, names: list[str]) -> Fault:
 # What is run ---
 
 
-class _Numbers:
-    """A model without torch: every node is drawn to a place of its own."""
+class Numbers:
+    """A model without torch: parameters and gradients are just numbers."""
 
-    def __init__(self, world: SimWorld, members: tuple[str, ...], seed: int) -> None:
+    def __init__(self, world: World, members: tuple[str, ...], values: Vector) -> None:
         self.world = world
         self.members = members
         self.rank = members.index(world.name)
         self.group = Group(world, members)
         self.steps = 0
         self.work: Work = np.zeros(len(members), dtype=np.int64)
-        self.values: Vector = np.zeros(SIZE, dtype=np.float32)
-        self.gradient: Vector = np.zeros(SIZE, dtype=np.float32)
-        draw = np.random.default_rng(derive(seed, "place", world.name) % 2**32)
-        self._place: Vector = draw.normal(size=SIZE).astype(np.float32)
+        self.values = values
+        self.gradient: Vector = np.zeros_like(values)
 
     def read(self, quantity: Quantity) -> Vector:
         return (self.gradient if quantity is Quantity.GRADIENT else self.values).copy()
@@ -188,6 +187,15 @@ class _Numbers:
 
     def include(self, work: Work) -> None:
         np.maximum(self.work, work, out=self.work)
+
+
+class _Drawn(Numbers):
+    """Every node is drawn to a place of its own."""
+
+    def __init__(self, world: SimWorld, members: tuple[str, ...], seed: int) -> None:
+        super().__init__(world, members, np.zeros(SIZE, dtype=np.float32))
+        draw = np.random.default_rng(derive(seed, "place", world.name) % 2**32)
+        self._place: Vector = draw.normal(size=SIZE).astype(np.float32)
 
     def compute_gradient(self) -> None:
         self.gradient = self.values - self._place
@@ -219,11 +227,11 @@ def check(case: Case) -> str | None:
     """Runs a case and says what did not hold, if anything."""
     net, witness = case.net, _Witness()
     strategy = parse_strategy(case.strategy)
-    replicas: dict[str, _Numbers] = {}
+    replicas: dict[str, _Drawn] = {}
     done: Counter[str] = Counter()
 
     async def program(world: SimWorld) -> None:
-        replica = replicas[world.name] = _Numbers(world, net.node_names, case.seed)
+        replica = replicas[world.name] = _Drawn(world, net.node_names, case.seed)
         replica.work[replica.rank] = done[world.name]  # a node that begins anew has not undone what it did
         talk = strategy.talk(replica)
         tasks: set[asyncio.Task[Any]] = set()
@@ -263,7 +271,7 @@ class _Ended:
     """A run that is over."""
 
     def __init__(
-        self, case: Case, simulation: Simulation, witness: _Witness, replicas: dict[str, _Numbers], done: Counter[str]
+        self, case: Case, simulation: Simulation, witness: _Witness, replicas: dict[str, _Drawn], done: Counter[str]
     ) -> None:
         self.case = case
         self.simulation = simulation

@@ -7,10 +7,9 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from atoll.exchange import Vector
-from atoll.group import Group
+from atoll import fuzz
 from atoll.network import Network
-from atoll.strategy import Quantity, Strategy, Work
+from atoll.strategy import Strategy
 from atoll.trace import Recorder
 from atoll.world import IDEAL, Physics, Simulation
 from atoll.world.base import World
@@ -20,33 +19,14 @@ T = TypeVar("T")
 Numbers = NDArray[Any]
 
 
-class VectorReplica:
+class VectorReplica(fuzz.Numbers):
     """Parameters that move by the same step each time."""
 
     def __init__(self, world: World, members: tuple[str, ...], values: Numbers, step: Numbers) -> None:
-        self.world = world
-        self.members = members
-        self.group = Group(world, members)
-        self.rank = members.index(world.name)
-        self.steps = 0
-        self.work: Work = np.zeros(len(members), dtype=np.int64)
-        self.values = values.astype(np.float32)
-        self.gradient = np.zeros_like(self.values)
+        super().__init__(world, members, values.astype(np.float32))
         self.step = step.astype(np.float32)
         self.borrowed: list[str] = []
         self.batch_factor = 1.0
-
-    def read(self, quantity: Quantity) -> Vector:
-        return (self.gradient if quantity is Quantity.GRADIENT else self.values).copy()
-
-    def write(self, quantity: Quantity, values: Vector) -> None:
-        if quantity is Quantity.GRADIENT:
-            self.gradient = values.copy()
-        else:
-            self.values = values.copy()
-
-    def add(self, quantity: Quantity, change: Vector) -> None:
-        self.write(quantity, self.read(quantity) + change)
 
     def lend(self, share: float) -> bytes:
         return f"{self.world.name} {share}".encode()
@@ -56,9 +36,6 @@ class VectorReplica:
 
     def shrink_batch(self, factor: float) -> None:
         self.batch_factor = factor
-
-    def include(self, work: Work) -> None:
-        np.maximum(self.work, work, out=self.work)
 
 
 Look = Callable[[VectorReplica], None]

@@ -85,6 +85,7 @@ def test_examples_can_be_lent() -> None:
         safetensors.torch.save({"inputs": torch.zeros(2, 64)}),
         safetensors.torch.save({"inputs": torch.zeros(2, 63), "targets": torch.zeros(2, dtype=torch.int64)}),
         safetensors.torch.save({"inputs": torch.zeros(2, 64), "targets": torch.zeros(3, dtype=torch.int64)}),
+        safetensors.torch.save({"inputs": torch.zeros(2, 64), "targets": torch.full((2,), 10)}),
         safetensors.torch.save({"inputs": torch.full((2, 64), torch.nan), "targets": torch.zeros(2).long()}),
     ],
 )

@@ -137,6 +137,8 @@ class TrainedReplica:
             raise ExamplesRefused(f"inputs of {tuple(inputs.shape[1:])}, targets of {tuple(targets.shape[1:])}")
         if len(inputs) != len(targets) or not torch.isfinite(inputs).all():
             raise ExamplesRefused("inputs and targets that do not go together, or are not finite")
+        if len(targets) and not train.targets.min() <= targets.min() <= targets.max() <= train.targets.max():
+            raise ExamplesRefused("targets beyond those that this node knows")
         self._borrowed.append(Examples(inputs, targets))
 
     def shrink_batch(self, factor: float) -> None:
