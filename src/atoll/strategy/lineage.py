@@ -22,7 +22,7 @@ def read_summary(summary: Summary) -> list[Agreement]:
 
 
 class Lineage:
-    """One node's agreements, oldest first, each with what the node then held, a vector a lane.
+    """One node's agreements, oldest first, each with what the node then held, a vector a fragment.
 
     Args:
         held: what the node begins with.

@@ -17,16 +17,10 @@ class Outer(Protocol):
     """What follows from a round."""
 
     def start(self, initial: Vector) -> None:
-        """The model that all members begin with."""
+        """The model that all members begin with, or begin anew from."""
 
     def __call__(self, mean: Vector) -> Vector:
         """The model that all members agree on next."""
-
-    def state(self) -> list[Vector]:
-        """What all members remember alike, beside the model that they agreed on."""
-
-    def restore(self, agreed: Vector, state: list[Vector]) -> None:
-        """Goes on from another member's memory."""
 
 
 class TakeMean:
@@ -37,12 +31,6 @@ class TakeMean:
 
     def __call__(self, mean: Vector) -> Vector:
         return mean
-
-    def state(self) -> list[Vector]:
-        return []
-
-    def restore(self, agreed: Vector, state: list[Vector]) -> None:
-        """There is nothing to remember."""
 
 
 class Nesterov:
@@ -73,13 +61,6 @@ class Nesterov:
         self._anchor = self._anchor - step
         return self._anchor
 
-    def state(self) -> list[Vector]:
-        assert self._buffer is not None, "started"
-        return [self._buffer]
-
-    def restore(self, agreed: Vector, state: list[Vector]) -> None:
-        self._anchor, (self._buffer,) = agreed, state
-
 
 class HeavyBall:
     """SGD with momentum on the way from the own anchor to a mean, also where members' anchors differ (NoLoCo).
@@ -107,10 +88,3 @@ class HeavyBall:
         self._move += step
         self._anchor = self._anchor + self._move
         return self._anchor
-
-    def state(self) -> list[Vector]:
-        assert self._move is not None, "started"
-        return [self._move]
-
-    def restore(self, agreed: Vector, state: list[Vector]) -> None:
-        self._anchor, (self._move,) = agreed, state

@@ -37,7 +37,7 @@ from atoll.group import GRACE_S, Summary, View
 from atoll.strategy.ahead import Ahead, OwnSteps, Steps
 from atoll.strategy.choice import Choice
 from atoll.strategy.correction import Correction, Uncorrected
-from atoll.strategy.lane import Lane
+from atoll.strategy.fragment import Fragment
 from atoll.strategy.lineage import START, Agreement, Lineage, read_summary
 from atoll.strategy.merge import Mean, Weight
 from atoll.strategy.outer import Outer, TakeMean
@@ -46,7 +46,7 @@ from atoll.strategy.tail import Tail
 from atoll.strategy.talk import Spawn, Talk
 from atoll.strategy.when import AfterAView, When
 from atoll.trace import ContributionRefused, Exchanged, Joined, Waited
-from atoll.world.base import Lane as Way
+from atoll.world.base import Lane
 
 __all__ = ["Rounds"]
 
@@ -118,8 +118,8 @@ class Rounds(Talk):
         size = len(replica.read(quantity))
         cuts = np.linspace(0, size, fragments + 1).round().astype(int).tolist()
         absolute = self._reduction.exact or quantity is Quantity.GRADIENT
-        self._lanes = [
-            Lane(slice(start, stop), outer(), ahead(), correction(), decay, absolute=absolute)
+        self._fragments = [
+            Fragment(slice(start, stop), outer(), ahead(), correction(), decay, absolute=absolute)
             for start, stop in itertools.pairwise(cuts)
         ]
         self._spawn: Spawn | None = None
@@ -130,7 +130,7 @@ class Rounds(Talk):
         self._durations: deque[float] = deque(maxlen=5)
         self._lineage = Lineage([])
         self._joining: asyncio.Task[None] | None = None
-        self._handed: tuple[Agreement, list[tuple[list[Vector], bool]], Work] | None = None
+        self._handed: tuple[Agreement, Vector, Work] | None = None
         self._view_changed = asyncio.Event()
         self._on_view = on_view
         self._first_wait_s = first_wait_s
@@ -148,17 +148,17 @@ class Rounds(Talk):
             spawn(self._hand_over())
         self._reduction.start(self._replica.world, self._replica.members, spawn)
         initial = self._replica.read(Quantity.PARAMETERS)
-        for lane in self._lanes:
-            lane.start(initial[lane.span])
+        for fragment in self._fragments:
+            fragment.start(initial[fragment.span])
         world = self._replica.world
         start = START if world.now == 0 else (f"{world.name} at {world.now}", 0)
-        self._lineage = Lineage([_held(lane) for lane in self._lanes], start)
+        self._lineage = Lineage([_held(fragment) for fragment in self._fragments], start)
 
     async def after_gradient(self) -> None:
         if self._quantity is Quantity.GRADIENT:
             self._gradient_was_merged = await self._turn()
             return
-        pulls = [(lane.span, lane.pull) for lane in self._lanes if lane.pulls]
+        pulls = [(fragment.span, fragment.pull) for fragment in self._fragments if fragment.pulls]
         if pulls:
             values, gradient = self._replica.read(Quantity.PARAMETERS), self._replica.read(Quantity.GRADIENT)
             for span, pull in pulls:
@@ -177,7 +177,8 @@ class Rounds(Talk):
         return self._joining is None and (self._replica.group.view.number == 0 or self._number > 0)
 
     def _correct(self) -> None:
-        corrections = [(lane.span, found) for lane in self._lanes if (found := lane.correction.step()) is not None]
+        steps = [(each.span, each.correction.step()) for each in self._fragments]
+        corrections = [(span, correction) for span, correction in steps if correction is not None]
         if corrections:
             values = self._replica.read(Quantity.PARAMETERS)
             for span, correction in corrections:
@@ -210,8 +211,8 @@ class Rounds(Talk):
         if not np.isfinite(own).all():
             self._replica.write(self._quantity, np.zeros_like(own))
             return
-        for lane in self._lanes:
-            lane.collect(own[lane.span])
+        for fragment in self._fragments:
+            fragment.collect(own[fragment.span])
 
     def _begin(self, step: int, *, corrected: bool) -> None:
         """Begins a round.
@@ -222,29 +223,29 @@ class Rounds(Talk):
         """
         assert self._spawn is not None
         replica, world = self._replica, self._replica.world
-        lane = self._lanes[self._number % len(self._lanes)]
+        fragment = self._fragments[self._number % len(self._fragments)]
         view = replica.group.view
         first = view.number == 0 and len(view.members) == len(replica.members)
         name = f"round {self._number}" if first else f"round {view.name}/{self._number}"
         if view.number > 0 and self._models:
             name += " of gradients"
         if self._quantity is Quantity.GRADIENT:
-            snapshot = lane.collected()
-            alone = step - lane.step + corrected
+            snapshot = fragment.collected()
+            alone = step - fragment.step + corrected
         else:
-            snapshot = replica.read(self._quantity)[lane.span]
+            snapshot = replica.read(self._quantity)[fragment.span]
             alone = 1
-        weight = self._weight(step - lane.step)
-        payload = lane.payload(snapshot, weight)
+        weight = self._weight(step - fragment.step)
+        payload = fragment.payload(snapshot, weight)
         if payload is None:
             world.record(ContributionRefused(at=world.now, node=world.name, name=name, why="not finite"))
-            snapshot, weight, payload = None, 0.0, lane.unsent()
-        self._begun_at_step = lane.step = step
+            snapshot, weight, payload = None, 0.0, fragment.unsent()
+        self._begun_at_step = fragment.step = step
         tail = Tail.own(replica, weight, self._choice.report())
         via = self._choice.now()
         meeting = Round(world, name, self._who(self._number, view.members), key=self._number)
         task = self._spawn(self._reduce(meeting, payload, tail, via))
-        self._pending = _Pending(meeting, via, lane, snapshot, step, alone, world.now, task)
+        self._pending = _Pending(meeting, via, fragment, snapshot, step, alone, world.now, task)
         self._number += 1
 
     async def _reduce(self, meeting: Round, payload: Vector, tail: Vector, via: str) -> Reduced:
@@ -272,30 +273,30 @@ class Rounds(Talk):
         if pending is None or not pending.task.done() or self._replica.group.held:
             return False
         self._pending = None
-        replica, world, lane = self._replica, self._replica.world, pending.lane
+        replica, world, fragment = self._replica, self._replica.world, pending.fragment
         result = pending.task.result()
         tail = Tail.read(result.tail, len(replica.members))
         late = replica.steps + (self._quantity is Quantity.GRADIENT) > pending.step
         values = replica.read(self._quantity)
-        mean = lane.mean(result, tail.weight)
+        mean = fragment.mean(result, tail.weight)
         if self._quantity is Quantity.PARAMETERS:
             steps = Steps(pending.step, replica.steps - pending.step)
-            values[lane.span] = lane.agree(mean, values[lane.span], pending.snapshot, steps)
+            values[fragment.span] = fragment.agree(mean, values[fragment.span], pending.snapshot, steps)
         elif mean is not None:
             mean = self._post(mean) if self._post else mean
             if pending.snapshot is None or late or pending.alone > 1:
-                values[lane.span] += mean if pending.snapshot is None else mean - pending.snapshot
+                values[fragment.span] += mean if pending.snapshot is None else mean - pending.snapshot
             else:
-                values[lane.span] = mean
+                values[fragment.span] = mean
         replica.write(self._quantity, values)
         replica.include(tail.work)
         self._durations.append(world.now - pending.since)
         replica.group.grace_s = max(GRACE_S, GRACE_ROUNDS * median(self._durations))
         if self._quantity is Quantity.PARAMETERS:
-            held = [_held(lane) for lane in self._lanes]
+            held = [_held(fragment) for fragment in self._fragments]
             self._lineage.agreed(replica.group.view.name, pending.meeting.key + 1, held)
         self._choice.learn(pending.via, world.now - pending.since, tail.reports)
-        self._when.agreed(values, lane.span)
+        self._when.agreed(values, fragment.span)
         world.record(
             Exchanged(
                 at=world.now,
@@ -305,7 +306,7 @@ class Rounds(Talk):
                 since=pending.since,
                 members=pending.meeting.size,
                 late=late,
-                digest=_digest(lane.agreed if self._quantity is Quantity.PARAMETERS else mean),
+                digest=_digest(fragment.agreed if self._quantity is Quantity.PARAMETERS else mean),
             )
         )
         return True
@@ -320,17 +321,18 @@ class Rounds(Talk):
         assert self._spawn is not None
         self._begin_anew()
         self._lineage.ends()
-        for lane in self._lanes:
-            lane.correction.here(everybody=len(view.members) == len(self._replica.members))
+        for fragment in self._fragments:
+            fragment.correction.here(everybody=len(view.members) == len(self._replica.members))
         theirs = {name: read_summary(summaries[name]) for name in view.members}
         common = Lineage.common(theirs.values())
         if common is not None:
-            for lane, held in zip(self._lanes, self._lineage.back_to(common), strict=True):
-                lane.go_back(held, apart=any(each[-1] != common for each in theirs.values()))
+            self._begin_from(self._lineage.back_to(common))
         else:
             held_by = Counter(each[-1] for each in theirs.values())
             most = max(held_by, key=lambda agreement: (held_by[agreement], agreement[1], agreement[0]))
-            if self._lineage.current != most:
+            if self._lineage.current == most:
+                self._begin_from(self._lineage.back_to(most))
+            else:
                 hosts = [name for name in view.members if theirs[name][-1] == most]
                 host = hosts[self._replica.rank % len(hosts)]
                 self._joining = self._spawn(self._ask(host, view, most))
@@ -338,6 +340,10 @@ class Rounds(Talk):
         self._view_changed = asyncio.Event()
         if self._on_view:
             self._on_view()
+
+    def _begin_from(self, held: list[Vector]) -> None:
+        for fragment, values in zip(self._fragments, held, strict=True):
+            fragment.begin_from(values)
 
     def _begin_anew(self) -> None:
         """Gives up what is under way, and forgets what was learned of others."""
@@ -347,9 +353,9 @@ class Rounds(Talk):
         pending, self._pending = self._pending, None
         if pending:
             pending.task.cancel()
-            pending.lane.abandon(pending.snapshot)
-        for lane in self._lanes:
-            lane.collected()  # models are averaged next, and these gradients are in them
+            pending.fragment.abandon(pending.snapshot)
+        for fragment in self._fragments:
+            fragment.collected()  # models are averaged next, and these gradients are in them
         if self._joining:
             self._joining.cancel()
             self._joining = self._handed = None
@@ -357,18 +363,11 @@ class Rounds(Talk):
     async def _ask(self, host: str, view: View, agreement: Agreement) -> None:
         """Has what most hold sent by one of them."""
         peer = self._replica.world.peer(host)
-        await peer.send("state please", view.name.encode(), lane=Way.CONTROL)
+        await peer.send("state please", view.name.encode(), lane=Lane.CONTROL)
         message = await peer.receive(f"state {view.name}")
-        work_bytes, lanes = 8 * len(self._replica.members), len(self._lanes)
-        apart = [bool(flag) for flag in message.body[work_bytes : work_bytes + lanes]]
-        numbers = np.frombuffer(message.body[work_bytes + lanes :], dtype=np.float32)
-        states: list[list[Vector]] = []
-        for lane in self._lanes:
-            size, count = lane.span.stop - lane.span.start, len(lane.state())
-            states.append(list(numbers[: size * count].reshape(count, size)))
-            numbers = numbers[size * count :]
-        work = np.frombuffer(message.body[:work_bytes], dtype=np.int64)
-        self._handed = agreement, list(zip(states, apart, strict=True)), work
+        size = 8 * len(self._replica.members)
+        values = np.frombuffer(message.body[size:], dtype=np.float32)
+        self._handed = agreement, values, np.frombuffer(message.body[:size], dtype=np.int64)
 
     async def _hand_over(self) -> None:
         """Sends what all hold to those who ask for it."""
@@ -383,24 +382,22 @@ class Rounds(Talk):
         while self._replica.group.view.number < number:
             await self._view_changed.wait()
         if self._replica.group.view.name == view:
-            vectors = [each for lane in self._lanes for each in lane.state()]
-            apart = bytes(lane.apart for lane in self._lanes)
-            body = self._replica.work.tobytes() + apart + np.concatenate(vectors).tobytes()
+            held = np.concatenate([_held(fragment) for fragment in self._fragments])
+            body = self._replica.work.tobytes() + held.tobytes()
             await self._replica.world.peer(name).send(f"state {view}", body=body)
 
     def _join(self) -> bool:
         """Takes over what most hold, once it is here."""
         if self._handed is None:
             return False
-        agreement, states, work = self._handed
-        values = self._replica.read(Quantity.PARAMETERS)
-        for lane, (state, apart) in zip(self._lanes, states, strict=True):
-            lane.adopt(state, apart=apart)
-            values[lane.span] = state[0]
-            self._when.agreed(values, lane.span)
+        agreement, values, work = self._handed
         self._replica.write(Quantity.PARAMETERS, values)
         self._replica.include(work)
-        self._lineage.adopt(agreement, [_held(lane) for lane in self._lanes])
+        held = [values[fragment.span] for fragment in self._fragments]
+        self._begin_from(held)
+        self._lineage.adopt(agreement, held)
+        for fragment in self._fragments:
+            self._when.agreed(values, fragment.span)
         self._joining = self._handed = None
         world = self._replica.world
         world.record(Joined(at=world.now, node=world.name, view=self._replica.group.view.name))
@@ -413,7 +410,7 @@ class _Pending:
 
     meeting: Round
     via: str
-    lane: Lane
+    fragment: Fragment
     snapshot: Vector | None
     """What the member's model was; `None` if it was of no use."""
     step: int
@@ -427,6 +424,6 @@ def _digest(values: Vector | None) -> str:
     return "" if values is None else hashlib.blake2b(values.tobytes(), digest_size=4).hexdigest()
 
 
-def _held(lane: Lane) -> Vector:
-    assert lane.agreed is not None, "started"
-    return lane.agreed
+def _held(fragment: Fragment) -> Vector:
+    assert fragment.agreed is not None, "started"
+    return fragment.agreed

@@ -9,10 +9,10 @@ from atoll.strategy.ahead import Ahead, Steps
 from atoll.strategy.correction import Correction
 from atoll.strategy.outer import Outer
 
-__all__ = ["Lane"]
+__all__ = ["Fragment"]
 
 
-class Lane:
+class Fragment:
     """One fragment of the vector and what its rounds have led to."""
 
     def __init__(
@@ -29,8 +29,7 @@ class Lane:
         self.agreed: Vector | None = None
         """What all members hold since their last round."""
         self._contributed: Vector | None = None
-        self.apart = False
-        """Whether the next mean is of what was learned apart."""
+        self._anew = False
         self._kept_before: Vector | None = None
         self._given: tuple[Vector, float] | None = None
         self._missed: Vector | None = None
@@ -84,28 +83,15 @@ class Lane:
         if snapshot is not None and self._contributed is not None:
             self._ahead.give_back(self._contributed - snapshot)
 
-    def go_back(self, held: Vector, *, apart: bool) -> None:
-        """All members go on from what they held at an earlier agreement.
+    def begin_from(self, held: Vector) -> None:
+        """All members go on from this, each with the model that it has.
 
-        Args:
-            held: that.
-            apart: some have agreed on something since, and others not.  The next mean is then of what was learned apart
-                and is taken as it is; what an outer optimiser made of it would depend on where each has been.
+        The next mean is of what was learned apart and is taken as it is: what an outer optimiser made of it would
+        depend on where each has been.
         """
         self.agreed = held
-        if apart:
-            self._outer.start(held)
-            self.apart = True
-
-    def state(self) -> list[Vector]:
-        """What all members hold alike."""
-        assert self.agreed is not None
-        return [self.agreed, *self._outer.state()]
-
-    def adopt(self, state: list[Vector], *, apart: bool) -> None:
-        """Takes what others hold alike for its own."""
-        self.agreed, self.apart = state[0].copy(), apart
-        self._outer.restore(self.agreed, [each.copy() for each in state[1:]])
+        self._outer.start(held)
+        self._anew = True
 
     def unsent(self) -> Vector:
         """What the member can still give when it has nothing new."""
@@ -135,8 +121,8 @@ class Lane:
             snapshot: what it was when the round began; `None`: of no use, so it goes on with what is agreed on.
             steps: when that was, and how many steps it has done since.
         """
-        if mean is not None and self.apart:
-            self.agreed, self.apart = mean, False
+        if mean is not None and self._anew:
+            self.agreed, self._anew = mean, False
             self._outer.start(mean)
         elif mean is not None:
             self.agreed = self._outer(mean)
