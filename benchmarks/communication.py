@@ -26,17 +26,13 @@ DOCUMENT = RESULTS / "communication.md"
 SHARDS = ("dirichlet:0.3", "label")
 STRATEGIES = [
     "none",
-    "allreduce:every=4,direct",
     "allreduce:every=4,codec=int8",
-    "allreduce:overlap,shared",
     "allreduce:overlap,shared,codec=int8",
-    "allreduce:every=4,codec=bits2",
-    "diloco:every=8,rate=1",
+    "vrl:codec=int4",
+    "vrl:codec=int4,overlap,warmup=5",
+    "vrl:every=4,codec=chunk2/256,overlap,warmup=5",
     "diloco:every=8,rate=1,codec=int8",
-    "diloco:every=8,rate=1,overlap,nothing,codec=int8",
-    "diloco:every=4,rate=1,fragments=4,overlap,codec=int4",
     "sparseloco:every=8",
-    "sparseloco:every=8,momentum=0.5,overlap",
     "selsync:codec=int8",
     "fda:codec=int8",
     "flexible",
@@ -47,6 +43,7 @@ STRATEGIES = [
     "decent",
     "admm",
     "gossip:codec=int8",
+    "ssp:codec=int8",
 ]
 
 
@@ -81,7 +78,7 @@ def _table(found: Comparison, parameters: int) -> str:
 
 def every_strategy(arguments: argparse.Namespace) -> None:
     for network in arguments.only or ["triangle", "nine", "commute"]:
-        for shards in SHARDS:
+        for shards in arguments.shards:
             found = _plan(arguments, network, arguments.strategies or STRATEGIES, shards)
             none = next((row for row in found.rows() if row.strategy == "none"), None)
             counts = none is not None and (none.ratio is None or none.ratio >= 2)
@@ -230,6 +227,7 @@ def main() -> None:
     options.add_argument("--data", type=Path)
     options.add_argument("--steps", type=int, default=600, help="of the frontier")
     options.add_argument("--only", nargs="+", help="networks")
+    options.add_argument("--shards", nargs="+", default=SHARDS)
     options.add_argument("--strategies", nargs="+")
     arguments = options.parse_args()
     arguments.parameters = {"digits": 4810, "mnist": 693_962, "text": 236_256}.get(arguments.task, 1)

@@ -100,7 +100,7 @@ def test_any_node_may_vanish(gone: str) -> None:
 
 
 def test_a_short_absence_changes_nothing() -> None:
-    _, guests = form(network('[[node]]\ncount = 3\n[[link]]\namong = "*"\noutages = [[5, 8]]'), seconds=20)
+    _, guests = form(network('[[node]]\ncount = 3\n[[link]]\namong = "*"\noutages = [[5, 6.4]]'), seconds=20)
     assert all(not guest.views for guest in guests.values())
 
 

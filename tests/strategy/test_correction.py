@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from atoll.strategy import parse_strategy
-from atoll.strategy.correction import VarianceReduced
+from atoll.strategy.correction import FADES, VarianceReduced
 from atoll.world.base import World
 from tests.strategy.nodes import Numbers, VectorReplica, run_strategy
 from tests.world.networks import network
@@ -76,8 +76,8 @@ class Nodes:
 
 
 def test_rounds_of_some_keep_what_stands_for_the_others() -> None:
-    """Of four nodes that pull apart two are left alone: together they go on where all four went, and when the others
-    are back nothing is left of it.
+    """Of four nodes that pull apart two are left alone: together they go on where all four went, less and less so, and
+    when the others are back nothing is left of it.
     """
     group, pulls = Nodes(np.zeros((4, 4), dtype=np.float32)), np.eye(4, dtype=np.float32)
     everybody, left = [0, 1, 2, 3], [0, 1]
@@ -90,7 +90,9 @@ def test_rounds_of_some_keep_what_stands_for_the_others() -> None:
         for _ in range(steps):
             group.step(left, pulls)
         group.meet(left)
-    assert group.models[0] == pytest.approx(np.full(4, (4 + 15) / 4), rel=1e-5)
+    stands = sum(float(FADES) ** step for step in range(1, 16))
+    own, others = 1 + 15 / 2 - stands / 4, 1 + stands / 4
+    assert group.models[0] == pytest.approx(np.array([own, own, others, others]), rel=1e-5)
     for i in everybody:
         group.parts[i].here(everybody=True)
     group.models[:] = 0

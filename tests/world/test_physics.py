@@ -24,6 +24,6 @@ def test_a_window_halves_while_idle() -> None:
     assert idle_window(window, 1e9, 0.05) < 1
 
 
-def test_noticing_takes_a_second_or_four_round_trips() -> None:
-    assert notice_s(0.02) == 1
+def test_noticing_takes_half_a_second_or_four_round_trips() -> None:
+    assert notice_s(0.02) == 0.5
     assert notice_s(3.0) == 12

@@ -163,10 +163,10 @@ class TestReach:
             await peer.wait_until(reachable=True)
             return [*seen, world.now]
 
-        # Silence for a second; then one round trip after the return.
+        # Silence for half a second; then one round trip after the return.
         assert run(network(PAIR + "outages = [[5, 20]]"), program)["0"] == [
             1.0,
-            pytest.approx(6.0),
+            pytest.approx(5.5),
             pytest.approx(20.06),
         ]
 

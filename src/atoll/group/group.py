@@ -24,7 +24,7 @@ __all__ = ["GRACE_S", "Group", "Guest", "Summary", "View"]
 
 CHANNEL = "group"
 TICK_S = 0.5
-GRACE_S = 3.0
+GRACE_S = 1.5
 """How long a member may be out of reach, unless exchanges take longer."""
 ANSWER_S = 2.0
 """How long a proposal waits for answers."""

@@ -10,7 +10,13 @@ import numpy as np
 
 from atoll.exchange import Vector
 
-__all__ = ["Correction", "Uncorrected", "VarianceReduced"]
+__all__ = ["FADES", "Correction", "Uncorrected", "VarianceReduced"]
+
+
+FADES = np.float32(0.9)
+"""What is left after a step of a correction that stands for nodes that are away: it was right where they left, and is
+less so with every step from there.
+"""
 
 
 class Correction(Protocol):
@@ -55,8 +61,8 @@ class VarianceReduced:
     stay for good, since a round cannot tell it from what was learned.
 
     While some are away, what a node corrected when all were here goes on: over those who are left it adds up to what
-    stands for the others.  A node, or a site, that is cut off then stays near what all agreed on instead of following
-    its own shard.
+    stands for the others.  A node, or a site, that is cut off then does not follow its own shard at once.  It fades:
+    the more steps are made without the others, the less is known of where they would have led.
     """
 
     def __init__(self) -> None:
@@ -70,6 +76,8 @@ class VarianceReduced:
         self._steps += 1
         if self._correction is not None:
             self._added = self._correction if self._added is None else self._added + self._correction
+        if self._for_others is not None:
+            self._for_others = self._for_others * FADES
         if self._correction is None or self._for_others is None:
             return self._for_others if self._correction is None else self._correction
         return self._correction + self._for_others

@@ -124,6 +124,7 @@ class Fragment:
         if mean is not None and self._anew:
             self.agreed, self._anew = mean, False
             self._outer.start(mean)
+            self._missed = None  # it is of all that was learned apart, not of what a node's next steps will miss
         elif mean is not None:
             self.agreed = self._outer(mean)
         assert self.agreed is not None

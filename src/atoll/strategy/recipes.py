@@ -154,6 +154,7 @@ def vrl(
     momentum: Momentum = 0.0,
     via: Via = "auto",
     overlap: bool = False,
+    warmup: Annotated[int, Range(0)] = 0,
     patience: float = 2.0,
     codec: Codec | None = None,
 ) -> Talk:
@@ -167,6 +168,7 @@ def vrl(
         when=Paced(every),
         via=via,
         overlap=overlap,
+        warmup=warmup,
         patience=patience,
         ahead=FirstSteps,
         outer=partial(Nesterov, rate=rate, momentum=momentum),

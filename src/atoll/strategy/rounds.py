@@ -68,6 +68,7 @@ class Rounds(Talk):
         via: a collective's name, `best`, or `auto`: the first that fits.
         weight: what a member counts.
         overlap: do not wait at all.
+        warmup: how many rounds are waited for all the same, at first: the first steps are the ones that go astray.
         patience: how many times the expected time a round is waited for.
         reduction: how vectors are added up.
         decay: what unsent values are multiplied with from round to round.
@@ -90,6 +91,7 @@ class Rounds(Talk):
         via: str = "auto",
         weight: Weight = MEAN,
         overlap: bool = False,
+        warmup: int = 0,
         patience: float = 2.0,
         reduction: Reduction | None = None,
         decay: float = 1.0,
@@ -107,6 +109,7 @@ class Rounds(Talk):
         self._quantity = quantity
         self._weight = weight
         self._overlap = overlap
+        self._warmup = warmup
         self._who = who
         self._post = post
         self._patience = patience
@@ -124,6 +127,7 @@ class Rounds(Talk):
         ]
         self._spawn: Spawn | None = None
         self._number = 0
+        self._done = 0
         self._begun_at_step = 0
         self._pending: _Pending | None = None
         self._gradient_was_merged = False
@@ -200,7 +204,7 @@ class Rounds(Talk):
         step = self._replica.steps + (self._quantity is Quantity.GRADIENT)
         if self._pending is None and self._when(self._replica, step - self._begun_at_step, self._number):
             self._begin(step, corrected=merged)
-            if not self._overlap:
+            if not self._overlap or self._done < self._warmup:
                 await self._wait()
                 merged = self._apply() or merged
         return merged
@@ -273,6 +277,7 @@ class Rounds(Talk):
         if pending is None or not pending.task.done() or self._replica.group.held:
             return False
         self._pending = None
+        self._done += 1
         replica, world, fragment = self._replica, self._replica.world, pending.fragment
         result = pending.task.result()
         tail = Tail.read(result.tail, len(replica.members))

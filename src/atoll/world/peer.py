@@ -17,9 +17,9 @@ from atoll.world.connection import Connection, Transfer
 from atoll.world.links import Links
 
 if TYPE_CHECKING:
-    from atoll.world.sim import SimWorld
+    from atoll.world.sim import Simulation, SimWorld
 
-__all__ = ["Order", "SimPeer"]
+__all__ = ["Flight", "Order", "SimPeer"]
 
 
 class Order:
@@ -56,14 +56,13 @@ class Order:
 class SimPeer(Peer):
     """A peer in the simulated world."""
 
-    __slots__ = ("_bulk", "_control", "_in_the_air", "_name", "_world")
+    __slots__ = ("_bulk", "_control", "_name", "_world")
 
     def __init__(self, world: "SimWorld", name: str) -> None:
         self._world = world
         self._name = name
         self._bulk: Connection | None = None
         self._control: Connection | None = None
-        self._in_the_air: dict[_Flight, None] = {}
 
     @property
     def name(self) -> str:
@@ -95,7 +94,7 @@ class SimPeer(Peer):
         content = body if isinstance(body, bytes) else bytes(body)
         message = Message(world.name, channel, head, content)
         if simulation.relays(world.name, self._name):
-            await self._carry(_Flight(message, lane, receiver.order(world.name, lane).number()))
+            await self._carry(Flight(message, lane, receiver.order(world.name, lane).number()))
             return
         connection, transfer = self.offer(message, lane, lambda: receiver.deliver(message))
         try:
@@ -141,7 +140,7 @@ class SimPeer(Peer):
 
     # With relays ---
 
-    async def _carry(self, flight: "_Flight") -> None:
+    async def _carry(self, flight: "Flight") -> None:
         """Sends a message over the own link, and through a third node while that link is noticed to be away; returns
         when it has left by one of them.
         """
@@ -164,15 +163,15 @@ class SimPeer(Peer):
             raise
         flight.left = True
         if direct.sent.done() and not flight.arrived:
-            self._in_the_air[flight] = None
-            flight.airs.append(self._in_the_air)
+            simulation.aloft[self, flight] = None
+            flight.left_by.append(self)
             if around:
                 flight.take_back(around[1], simulation.links)
 
     def _reaches(self, name: str) -> bool:
         return self._world.simulation.reach(self._world.name, name).reachable
 
-    def _leg(self, to: str, flight: "_Flight") -> Transfer:
+    def _leg(self, to: str, flight: "Flight") -> Transfer:
         """Sends a message to the peer, or to a third node that sends it on."""
         if to == self._name:
             connection, transfer = self.offer(flight.message, flight.lane, lambda: self._deliver(flight))
@@ -184,32 +183,42 @@ class SimPeer(Peer):
         flight.legs[transfer] = connection
         return transfer
 
-    def _deliver(self, flight: "_Flight", *, void: bool = False) -> None:
+    def _deliver(self, flight: "Flight", *, void: bool = False) -> None:
         """A message has come, or never will; what is left of it on other ways is taken back."""
         simulation = self._world.simulation
         receiver = simulation.worlds[self._name]
-        flight.land(simulation.links)
+        flight.land(simulation)
         order = receiver.order(flight.message.sender, flight.lane)
         for ready in order.arrived(flight.number, None if void else flight.message):
             receiver.deliver(ready)
 
-    def hand_on(self, flight: "_Flight") -> None:
+    def hand_on(self, flight: "Flight") -> None:
         """Sends on what another node has for the peer."""
         if not flight.arrived:
             self._world.simulation.relay(self._carry(flight), f"{self._world.name} relaying")
 
-    def lost(self) -> None:
-        """The link to the peer is noticed to be away: what was in the air when it broke is sent again, another way."""
-        for flight in list(self._in_the_air):
-            way = self._world.simulation.way(self._world.name, self._name, flight.message.sender)
-            if way is not None and way != self._name:
-                self._leg(way, flight)
+    def look_after(self, flight: "Flight", around: tuple[str, Transfer] | None) -> tuple[str, Transfer] | None:
+        """Reach has changed while a message is in the air: where its own link is noticed to be away it is sent again,
+        another way, as soon as there is one.
+
+        Args:
+            flight: what has left over the own link.
+            around: whom it was sent to instead, if it was.
+
+        Returns:
+            whom it is sent to instead now.
+        """
+        simulation = self._world.simulation
+        if around and self._reaches(around[0]):
+            return around
+        way = simulation.way(self._world.name, self._name, flight.message.sender)
+        return around if way in (None, self._name) else (way, self._leg(way, flight))
 
 
-class _Flight:
+class Flight:
     """A message on its way, on all the ways that it takes."""
 
-    __slots__ = ("airs", "arrived", "lane", "left", "legs", "message", "number")
+    __slots__ = ("arrived", "lane", "left", "left_by", "legs", "message", "number")
 
     def __init__(self, message: Message, lane: Lane, number: int) -> None:
         self.message = message
@@ -220,15 +229,15 @@ class _Flight:
         """All of it has left its sender."""
         self.arrived = False
         self.legs: dict[Transfer, Connection] = {}
-        self.airs: list[dict[_Flight, None]] = []
-        """Where it is noted that it has left and not arrived."""
+        self.left_by: list[SimPeer] = []
+        """Which peers' own links it has left over."""
 
-    def land(self, links: Links) -> None:
+    def land(self, simulation: "Simulation") -> None:
         self.arrived = True
-        for air in self.airs:
-            air.pop(self, None)
+        for peer in self.left_by:
+            simulation.aloft.pop((peer, self), None)
         for transfer in list(self.legs):
-            self.take_back(transfer, links)
+            self.take_back(transfer, simulation.links)
 
     def take_back(self, transfer: Transfer, links: Links) -> None:
         links.take_back(self.legs.pop(transfer), transfer)

@@ -12,8 +12,8 @@
 * **Outages.** What was under way is lost and sent again; sending goes on one round trip after a working path exists, as
   a transport that dials again at once does.
 * **Relays.** While two nodes' own link is noticed to be away, their messages go through a third that reaches both.
-* **Noticing.** A peer is taken for unreachable when nothing was heard of it for a second, or four round trips if that
-  is more, and for reachable one round trip after a path works again.
+* **Noticing.** A peer is taken for unreachable when nothing was heard of it for half a second, or four round trips if
+  that is more, and for reachable one round trip after a path works again.
 """
 
 import math
@@ -34,7 +34,7 @@ SEGMENT_BYTES = 1448
 PACKET_BYTES = 1500
 INITIAL_WINDOW_BYTES = 10 * SEGMENT_BYTES
 MINIMUM_TIMEOUT_S = 0.2
-SUSPECT_S = 1.0
+SUSPECT_S = 0.5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

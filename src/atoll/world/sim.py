@@ -21,11 +21,12 @@ from atoll.seeds import derive, stream
 from atoll.trace import Computed, Event, FaultChanged, ReachChanged, Recorder, RunEnded, RunStarted
 from atoll.version import VERSION
 from atoll.world.base import Lane, Message, World
+from atoll.world.connection import Transfer
 from atoll.world.faults import Fault
 from atoll.world.links import Links
 from atoll.world.loop import VirtualLoop
 from atoll.world.mailbox import Mailbox, Waiter
-from atoll.world.peer import Order, SimPeer
+from atoll.world.peer import Flight, Order, SimPeer
 from atoll.world.physics import Physics
 from atoll.world.reach import Reach
 from atoll.world.stall import draw_stall
@@ -68,6 +69,8 @@ class Simulation:
         self._reach_changed: asyncio.Future[None] | None = None
         self._waiting_for_reach = 0
         self._relaying: dict[asyncio.Task[None], None] = {}
+        self.aloft: dict[tuple[SimPeer, Flight], tuple[str, Transfer] | None] = {}
+        """What has left over a link and not arrived, by whom; and whom it was sent to instead, if the link broke."""
         self._stall: Stalled | None = None
         self._tasks: dict[str, asyncio.Task[Any]] = {}
         self._begin_node: Callable[[str], None] = lambda _: None
@@ -251,8 +254,8 @@ class Simulation:
         if self._reach_changed:
             self._reach_changed.set_result(None)
             self._reach_changed = None
-        if not event.reachable:
-            self.worlds[event.node].peer(event.peer).lost()
+        for (peer, flight), around in list(self.aloft.items()):
+            self.aloft[peer, flight] = peer.look_after(flight, around)
 
     def reach_changed(self) -> "asyncio.Future[None]":
         """Done when somebody next notices that it can reach somebody, or cannot."""
