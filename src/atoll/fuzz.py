@@ -7,9 +7,10 @@ run does.  What must hold:
 * no step waits beyond its bound;
 * all who took the result of a round hold the same bytes;
 * nobody counts work that was not done;
+* push-sum's mass is conserved;
 * models stay finite;
 * when all is well again, all live nodes are in one view and exchange;
-* nothing is left over: messages that nobody takes, transfers, tasks.
+* nothing piles up: messages that nobody takes, transfers, tasks.
 
 A failure is made smaller by leaving out faults, and printed with the command that runs it again.
 """
@@ -31,10 +32,12 @@ from atoll.group import Group
 from atoll.network import Network, parse_network
 from atoll.seeds import derive, stream
 from atoll.strategy import Quantity, Work, parse_strategy
+from atoll.strategy.pushes import Pushes
+from atoll.strategy.talk import Talk
 from atoll.trace import Event, Exchanged, Waited
 from atoll.world import Physics, Simulation
 from atoll.world.base import World
-from atoll.world.faults import Fault
+from atoll.world.faults import MESSAGE_KINDS, Fault
 from atoll.world.sim import SimWorld
 
 __all__ = ["STRATEGIES", "Case", "Failure", "Numbers", "check", "draw_case", "fuzz", "minimise"]
@@ -128,7 +131,7 @@ def draw_case(seed: int, strategies: Iterable[str] = STRATEGIES) -> Case:
 
 
 def _draw_fault(draw: random.Random, names: list[str]) -> Fault:
-    kind = draw.choice(["crash", "crash", "stall", "slow", "cut", "partition", "oneway"])
+    kind = draw.choice(["crash", "crash", "stall", "slow", "cut", "partition", "oneway", *sorted(MESSAGE_KINDS)])
     at = round(draw.uniform(0, TROUBLE_S - 1), 2)
     length = draw.choice([0.3, 2, 5, 8, 20, 40])
     until = round(min(TROUBLE_S, at + length * draw.uniform(0.5, 1.5)), 2)
@@ -138,14 +141,17 @@ def _draw_fault(draw: random.Random, names: list[str]) -> Fault:
         nodes = (draw.choice(names),)
         return Fault(kind, at, until, nodes, factor=draw.choice([2.0, 5.0]) if kind == "slow" else 1.0)
     one, other = draw.sample(names, 2)
-    if kind == "cut":
-        blocked = {(one, other), (other, one)}
-    elif kind == "oneway":
-        blocked = {(one, other)}
+    if kind == "oneway":
+        pairs = {(one, other)}
+    elif kind == "cut":
+        pairs = {(one, other), (other, one)}
     else:
         side = {one, *(name for name in names if name not in (one, other) and draw.random() < 0.5)}
-        blocked = {(a, b) for a in names for b in names if (a in side) != (b in side)}
-    return Fault(kind, at, until, (), frozenset(blocked))
+        pairs = {(a, b) for a in names for b in names if (a in side) != (b in side)}
+    if kind not in MESSAGE_KINDS:
+        return Fault(kind, at, until, (), frozenset(pairs))
+    seconds = draw.choice([0.2, 1.0, 3.0]) if kind == "delay" else 0.0
+    return Fault(kind, at, until, (), frozenset(pairs), share=draw.choice([0.02, 0.1, 0.4]), seconds=seconds)
 
 
 # What is run ---
@@ -229,11 +235,13 @@ def check(case: Case) -> str | None:
     strategy = parse_strategy(case.strategy)
     replicas: dict[str, _Drawn] = {}
     done: Counter[str] = Counter()
+    talks: dict[str, Talk] = {}
+    background: dict[str, int] = {}
 
     async def program(world: SimWorld) -> None:
         replica = replicas[world.name] = _Drawn(world, net.node_names, case.seed)
         replica.work[replica.rank] = done[world.name]  # a node that begins anew has not undone what it did
-        talk = strategy.talk(replica)
+        talk = talks[world.name] = strategy.talk(replica)
         tasks: set[asyncio.Task[Any]] = set()
 
         async with asyncio.TaskGroup() as group:
@@ -255,6 +263,7 @@ def check(case: Case) -> str | None:
                 await talk.after_gradient()
                 replica.update()
                 await talk.after_step()
+            background[world.name] = len(tasks)
             for task in list(tasks):
                 task.cancel()
 
@@ -263,23 +272,30 @@ def check(case: Case) -> str | None:
         simulation.run(program, limit_s=END_S + 60)
     except Exception as error:  # noqa: BLE001 - whatever it is, it should not be
         return f"{type(error).__name__}: {error}"
-    ended = _Ended(case, simulation, witness, replicas, done)
+    ended = _Ended(case, simulation, witness, replicas, done, talks, background)
     return next((found for look in _INVARIANTS for found in look(ended)), None)
 
 
+@dataclass(frozen=True)
 class _Ended:
     """A run that is over."""
 
-    def __init__(
-        self, case: Case, simulation: Simulation, witness: _Witness, replicas: dict[str, _Drawn], done: Counter[str]
-    ) -> None:
-        self.case = case
-        self.simulation = simulation
-        self.witness = witness
-        self.replicas = replicas
-        self.done = done
-        self.names = simulation.node_names
-        self.live = [name for name in self.names if name not in simulation.crashed]
+    case: Case
+    simulation: Simulation
+    witness: _Witness
+    replicas: dict[str, _Drawn]
+    done: Counter[str]
+    talks: dict[str, Talk]
+    background: dict[str, int]
+    """How many tasks each node had running when it ended."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.simulation.node_names
+
+    @property
+    def live(self) -> list[str]:
+        return [name for name in self.names if name not in self.simulation.crashed]
 
 
 def _waits_are_bounded(run: _Ended) -> Iterator[str]:
@@ -338,11 +354,27 @@ def _all_meet_again(run: _Ended) -> Iterator[str]:
             yield f"the last view is of {', '.join(next(iter(views)).members)}, and here are {', '.join(run.live)}"
 
 
-def _nothing_is_left(run: _Ended) -> Iterator[str]:
+def _mass_is_conserved(run: _Ended) -> Iterator[str]:
+    talks = [talk for talk in run.talks.values() if isinstance(talk, Pushes)]
+    if not run.case.strategy.startswith("gossip:pushsum") or any(fault.kind == "crash" for fault in run.case.faults):
+        return
+    here, under_way = sum(talk.mass for talk in talks), sum(talk.mass_under_way for talk in talks)
+    if not here - 1e-6 <= len(talks) <= here + under_way + 1e-6:
+        yield f"the mass of {len(talks)} nodes is {here:.4f}, and {under_way:.4f} under way"
+
+
+def _nothing_piles_up(run: _Ended) -> Iterator[str]:
+    most = 40 * len(run.names)
     for name, world in run.simulation.worlds.items():
         left = world.messages_left()
-        if left > 40 * len(run.names):
+        if left > most:
             yield f"{name}: {left} messages are left that nobody takes"
+    for name, tasks in run.background.items():
+        if tasks > most:
+            yield f"{name}: {tasks} tasks are running"
+    transfers = sum(len(connection.queue) for connection in run.simulation.links.busy)
+    if transfers > most * len(run.names):
+        yield f"{transfers} transfers are under way"
 
 
 _INVARIANTS = (
@@ -351,7 +383,8 @@ _INVARIANTS = (
     _work_was_done,
     _models_are_finite,
     _all_meet_again,
-    _nothing_is_left,
+    _mass_is_conserved,
+    _nothing_piles_up,
 )
 
 

@@ -30,6 +30,7 @@ __all__ = [
     "Joined",
     "LinkChanged",
     "MeanTested",
+    "MessageRefused",
     "Planned",
     "ReachChanged",
     "Recorder",
@@ -193,6 +194,16 @@ class ContributionRefused(Event):
 
     node: str
     name: str
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MessageRefused(Event):
+    """What arrived at a node was not what its sender had sent; it is sent again."""
+
+    node: str
+    sender: str
+    channel: str
     why: str
 
 

@@ -4,14 +4,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from atoll.errors import FaultError
-from atoll.trace import Event, FaultChanged, Tested, ViewChanged, read_trace
+from atoll.trace import Event, FaultChanged, MessageRefused, Tested, Trace, ViewChanged, read_trace
 from atoll.train import RunSpec, simulate
-from atoll.world import IDEAL, Simulation
+from atoll.world import IDEAL, Physics, Simulation
+from atoll.world.base import frame_bytes
 from atoll.world.faults import Fault, load_faults, parse_faults
 from atoll.world.sim import SimWorld
-from tests.world.networks import PAIR, network
+from tests.world.networks import PAIR, network, sized
 
 NAMES = ("0", "1", "2", "3")
 
@@ -47,11 +50,11 @@ def test_a_script() -> None:
         at = 5
         """
     )
-    assert cut.blocked == {("0", "1"), ("1", "0"), ("0", "2"), ("2", "0")}
-    assert len(partition.blocked) == 10
-    assert ("2", "3") in partition.blocked
-    assert ("0", "1") not in partition.blocked
-    assert oneway.blocked == {("0", "1")}
+    assert cut.pairs == {("0", "1"), ("1", "0"), ("0", "2"), ("2", "0")}
+    assert len(partition.pairs) == 10
+    assert ("2", "3") in partition.pairs
+    assert ("0", "1") not in partition.pairs
+    assert oneway.pairs == {("0", "1")}
     assert crash.nodes == ("0", "3")
     assert crash.until == math.inf
     assert str(slow) == "slow 0 1 2 3 ×4"
@@ -163,6 +166,53 @@ def test_peers_notice_a_crash_and_a_stall() -> None:
         lost, back = Simulation(network(PAIR), faults=script).run(program)["0"]
         assert lost == pytest.approx(5.5, abs=0.1)
         assert back == pytest.approx(8.06, abs=0.1)
+
+
+@pytest.mark.parametrize("physics", [IDEAL, Physics()])
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["duplicate", "delay", "corrupt"]), st.floats(0.1, 0.5)), min_size=1, max_size=3
+    ),
+    st.integers(0, 100),
+)
+@settings(max_examples=25, deadline=None)
+def test_unruly_messages_arrive_once_in_order_and_whole(
+    physics: Physics, wrong: list[tuple[str, float]], seed: int
+) -> None:
+    async def program(world: SimWorld) -> list[bytes]:
+        peer = world.peer("1" if world.name == "0" else "0")
+        for number in range(20):
+            await peer.send("x", bytes([number]), sized(1000))
+        return [(await peer.receive("x")).head for _ in range(20)]
+
+    script = "\n".join(
+        f'[[fault]]\nkind = "{kind}"\nbetween = ["0", "1"]\nat = 0\nuntil = 1000\nshare = {share}\n'
+        + ("seconds = 2" if kind == "delay" else "")
+        for kind, share in wrong
+    )
+    simulation = Simulation(network(PAIR), seed=seed, physics=physics, faults=faults(script, ("0", "1")))
+    assert simulation.run(program) == {name: [bytes([number]) for number in range(20)] for name in "01"}
+    assert all(world.messages_left() == 0 for world in simulation.worlds.values())
+
+
+def test_what_arrives_spoilt_is_named_and_costs_its_bytes_again(tmp_path: Path) -> None:
+    async def program(world: SimWorld) -> int:
+        if world.name == "0":
+            for _ in range(50):
+                await world.peer("1").send("x", b"", sized(1000))
+            await world.sleep(5)
+        else:
+            for _ in range(50):
+                await world.receive("x")
+        return world.sent_bytes
+
+    script = faults('[[fault]]\nkind = "corrupt"\nbetween = ["0", "1"]\nat = 0\nshare = 0.5', ("0", "1"))
+    with Trace(tmp_path / "trace") as trace:
+        sent = Simulation(network(PAIR), trace=trace, faults=script).run(program)["0"]
+    refused = [event for event in read_trace(tmp_path / "trace") if isinstance(event, MessageRefused)]
+    assert {(event.node, event.sender, event.why) for event in refused} == {("1", "0", "checksum")}
+    assert 20 < len(refused) < 100
+    assert sent == (50 + len(refused)) * frame_bytes("x", b"", sized(1000))
 
 
 TRAINING = """

@@ -91,7 +91,19 @@ class Pushes(Talk):
         """What this node has of each peer."""
         self._offered: dict[str, _Image] = {}
         """What a peer will have when it acknowledges."""
+        self._under_way: dict[str, float] = {}
+        """The weights of pushes that are not acknowledged."""
         self._spawn: Spawn | None = None
+
+    @property
+    def mass(self) -> float:
+        """What push-sum conserves: the node's own, and what has arrived."""
+        return self._own.mass + sum(arrival.weight for arrival in self._arrivals)
+
+    @property
+    def mass_under_way(self) -> float:
+        """What has left and is not acknowledged; some of it may have arrived."""
+        return sum(self._under_way.values())
 
     def start(self, spawn: Spawn) -> None:
         self._spawn = spawn
@@ -134,6 +146,7 @@ class Pushes(Talk):
         for name in targets:
             self._number += 1
             self._known.setdefault(name, Acquaintance()).since = world.now
+            self._under_way[name] = weight
             self._spawn(self._send(name, self._number, arrival))
 
     def _is_free(self, name: str) -> bool:
@@ -153,6 +166,7 @@ class Pushes(Talk):
             known = self._known[name]
             known.since = None
             known.acknowledged(self._patience_s)  # it may have taken for ever
+            self._under_way.pop(name, None)
             if self._merge.conserves_mass:
                 self._arrivals.append(arrival)
 
@@ -237,3 +251,4 @@ class Pushes(Talk):
             if known is not None and known.since is not None:  # else it is for what this node was before it began anew
                 known.acknowledged(world.now - known.since)
                 known.since = None
+                self._under_way.pop(message.sender, None)

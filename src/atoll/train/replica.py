@@ -15,6 +15,7 @@ from atoll.exchange import Vector
 from atoll.group import Group
 from atoll.seeds import derive
 from atoll.strategy import Quantity, Work
+from atoll.train.harm import Harm
 from atoll.train.parameters import Parameters
 from atoll.train.shards import Indices
 from atoll.train.task import Examples, Task
@@ -35,6 +36,7 @@ class TrainedReplica:
         seed: of the run; all nodes' models begin alike.
         optimizer: makes the inner optimiser.
         tester: tests a model.
+        harm: what is wrong with the machine.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class TrainedReplica:
         optimizer: Callable[[Iterable[nn.Parameter]], Optimizer],
         tester: Callable[[nn.Module, Vector], float],
         pieces: int = 1,
+        harm: Harm | None = None,
     ) -> None:
         self.world = world
         self.members = members
@@ -57,6 +60,7 @@ class TrainedReplica:
         self.work: Work = np.zeros(len(members), dtype=np.int64)
         self._task = task
         self._tester = tester
+        self._harm = harm
         with torch.random.fork_rng(devices=[]):
             torch.random.manual_seed(derive(seed, "model") % 2**63)
             self.model = task.model().to(task.train.inputs.device)
@@ -89,7 +93,11 @@ class TrainedReplica:
 
     def update(self) -> None:
         """The optimiser's step."""
+        wrong = self._harm.now(self.world.now) if self._harm else []
+        before = self._parameters.read() if wrong else None
         self._optimizer.step()
+        if self._harm and before is not None:
+            self._parameters.write(self._harm(wrong, before, self._parameters.read()))
         self.steps += 1
 
     def test(self) -> float:

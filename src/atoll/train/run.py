@@ -13,6 +13,7 @@ from atoll.exchange import Vector
 from atoll.network import Network
 from atoll.strategy import Quantity, parse_strategy
 from atoll.trace import Event, FaultChanged, FinalTested, MeanTested, RunEnded, Tested, Trace, TrainingStarted
+from atoll.train.harm import Harm
 from atoll.train.node import train
 from atoll.train.replica import TrainedReplica
 from atoll.train.shards import parse_shards
@@ -90,7 +91,15 @@ def simulate(spec: RunSpec, trace_path: Path, *, task: Task | None = None) -> No
         async def program(world: SimWorld) -> None:
             shard = shards[members.index(world.name)]
             replica = TrainedReplica(
-                world, members, task, shard, seed=spec.seed, optimizer=optimizer, tester=tester, pieces=pieces
+                world,
+                members,
+                task,
+                shard,
+                seed=spec.seed,
+                optimizer=optimizer,
+                tester=tester,
+                pieces=pieces,
+                harm=Harm(world.name, spec.faults, spec.seed),
             )
             replicas[world.name] = replica
             if len(replicas) == 1 and world.now == 0:

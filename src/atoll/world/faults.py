@@ -16,7 +16,7 @@ from typing import Any
 
 from atoll.errors import FaultError, nearest
 
-__all__ = ["KINDS", "Fault", "load_faults", "parse_faults"]
+__all__ = ["KINDS", "MESSAGE_KINDS", "Fault", "load_faults", "parse_faults"]
 
 KINDS = {
     "crash": "a node stops, and begins anew with nothing at the end",
@@ -25,7 +25,15 @@ KINDS = {
     "oneway": "nothing gets from one node, or set of them, to another",
     "slow": "a node computes slower by a factor",
     "stall": "a node stands still, and goes on at the end as if nothing had been",
+    "duplicate": "some messages between two nodes, or sets of them, arrive twice",
+    "delay": "some messages arrive later than others that were sent after them",
+    "corrupt": "some messages arrive with other bytes than they left with",
+    "garbage": "a node's model is noise after each of its steps",
+    "exaggerate": "a node's steps are too large by a factor",
 }
+MESSAGE_KINDS = frozenset({"duplicate", "delay", "corrupt"})
+LARGEST_SHARE = 0.9
+"""Of messages that are spoilt: they are sent until one is not."""
 _KEYS = {
     "crash": {"nodes"},
     "cut": {"between"},
@@ -33,6 +41,11 @@ _KEYS = {
     "oneway": {"between"},
     "slow": {"nodes", "factor"},
     "stall": {"nodes"},
+    "duplicate": {"between"},
+    "delay": {"between", "seconds"},
+    "corrupt": {"between"},
+    "garbage": {"nodes"},
+    "exaggerate": {"nodes", "factor"},
 }
 
 
@@ -45,15 +58,21 @@ class Fault:
     until: float = math.inf
     nodes: tuple[str, ...] = ()
     """Whom it is about."""
-    blocked: frozenset[tuple[str, str]] = frozenset()
-    """From whom to whom nothing gets."""
+    pairs: frozenset[tuple[str, str]] = frozenset()
+    """From whom to whom nothing gets, or whose messages to whom it is about."""
     factor: float = 1.0
+    share: float = 0.1
+    """Of the messages that it is about."""
+    seconds: float = 0.0
+    """How late messages are, at most."""
 
     def __str__(self) -> str:
         if self.nodes:
-            return f"{self.kind} {' '.join(self.nodes)}" + (f" ×{self.factor:g}" if self.kind == "slow" else "")
-        ends = sorted({name for pair in self.blocked for name in pair})
-        return f"{self.kind} {' '.join(ends)}"
+            return f"{self.kind} {' '.join(self.nodes)}" + (
+                f" ×{self.factor:g}" if "factor" in _KEYS[self.kind] else ""
+            )
+        ends = sorted({name for pair in self.pairs for name in pair})
+        return f"{self.kind} {' '.join(ends)}" + (f", {self.share:.0%}" if self.kind in MESSAGE_KINDS else "")
 
     def as_toml(self) -> str:
         """As it is written in a script."""
@@ -66,21 +85,25 @@ class Fault:
             lines.append(f"sides = {json.dumps(self._sides())}")
         else:
             lines.append(f"between = {json.dumps(list(self._ends()))}")
-        if self.kind == "slow":
+        if "factor" in _KEYS[self.kind]:
             lines.append(f"factor = {self.factor:g}")
+        if self.kind in MESSAGE_KINDS:
+            lines.append(f"share = {self.share:g}")
+        if "seconds" in _KEYS[self.kind]:
+            lines.append(f"seconds = {self.seconds:g}")
         return "\n".join(lines) + "\n"
 
     def _ends(self) -> tuple[list[str], list[str]]:
         """From whom to whom, once."""
-        first = min(self.blocked)[0]
-        others = sorted(other for name, other in self.blocked if name == first)
-        return sorted({name for name, other in self.blocked if other == others[0]}), others
+        first = min(self.pairs)[0]
+        others = sorted(other for name, other in self.pairs if name == first)
+        return sorted({name for name, other in self.pairs if other == others[0]}), others
 
     def _sides(self) -> list[list[str]]:
-        names = sorted({name for pair in self.blocked for name in pair})
+        names = sorted({name for pair in self.pairs for name in pair})
         sides: list[list[str]] = []
         for name in names:
-            side = next((side for side in sides if (name, side[0]) not in self.blocked), None)
+            side = next((side for side in sides if (name, side[0]) not in self.pairs), None)
             if side is None:
                 sides.append([name])
             else:
@@ -114,7 +137,7 @@ def _fault(table: dict[str, Any], names: Sequence[str], where: str) -> Fault:
     kind = table.get("kind")
     if kind not in KINDS:
         raise FaultError(f"{where}: there is no kind {kind!r}; {nearest(str(kind), KINDS)}")
-    expected = _KEYS[kind] | {"kind", "at", "until"}
+    expected = _KEYS[kind] | {"kind", "at", "until"} | ({"share"} if kind in MESSAGE_KINDS else set())
     for key in table.keys() - expected:
         raise FaultError(f"{where}: there is no key {key!r} for {kind!r}; {nearest(key, sorted(expected))}")
     for key in sorted((_KEYS[kind] | {"at"}) - table.keys()):
@@ -123,18 +146,25 @@ def _fault(table: dict[str, Any], names: Sequence[str], where: str) -> Fault:
     if not 0 <= at < until:
         raise FaultError(f"{where}: expected 0 <= at < until, not at = {at:g}, until = {until:g}")
     nodes: tuple[str, ...] = ()
-    blocked: frozenset[tuple[str, str]] = frozenset()
+    pairs: frozenset[tuple[str, str]] = frozenset()
     if "nodes" in table:
         nodes = _match(table["nodes"], names, where)
     else:
         sides = [_match(side, names, where) for side in table.get("sides") or _two(table["between"], where)]
         ways = [(sides[0], sides[1])] if kind == "oneway" else itertools.permutations(sides, 2)
-        pairs = {pair for one, other in ways for pair in itertools.product(one, other)}
-        blocked = frozenset((a, b) for a, b in pairs if a != b)
+        found = {pair for one, other in ways for pair in itertools.product(one, other)}
+        pairs = frozenset((a, b) for a, b in found if a != b)
     factor = table.get("factor", 1.0)
     if not isinstance(factor, int | float) or not 1 <= factor < math.inf:
         raise FaultError(f"{where}: factor: expected a number of at least 1, not {factor!r}")
-    return Fault(kind, at, until, nodes, blocked, float(factor))
+    share = table.get("share", 0.1)
+    if not isinstance(share, int | float) or not 0 < share <= 1 or (kind == "corrupt" and share > LARGEST_SHARE):
+        most = LARGEST_SHARE if kind == "corrupt" else 1
+        raise FaultError(f"{where}: share: expected a number above 0 and at most {most}, not {share!r}")
+    seconds = _seconds(table.get("seconds", 0.0), where, "seconds")
+    if not 0 <= seconds < math.inf:
+        raise FaultError(f"{where}: seconds: expected a number of at least 0, not {seconds:g}")
+    return Fault(kind, at, until, nodes, pairs, float(factor), float(share), seconds)
 
 
 def _seconds(value: Any, where: str, key: str) -> float:

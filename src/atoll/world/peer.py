@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from atoll.trace import Transferred
+from atoll.trace import MessageRefused, Transferred
 from atoll.world.base import Buffer, Lane, Message, Peer, frame_bytes
 from atoll.world.connection import Connection, Transfer
 from atoll.world.links import Links
@@ -93,7 +93,7 @@ class SimPeer(Peer):
         # The sender may use its buffer again as soon as this returns, so what travels is a copy; `bytes` cannot change.
         content = body if isinstance(body, bytes) else bytes(body)
         message = Message(world.name, channel, head, content)
-        if simulation.relays(world.name, self._name):
+        if simulation.relays(world.name, self._name) or simulation.is_unruly:
             await self._carry(Flight(message, lane, receiver.order(world.name, lane).number()))
             return
         connection, transfer = self.offer(message, lane, lambda: receiver.deliver(message))
@@ -120,7 +120,7 @@ class SimPeer(Peer):
                     began=transfer.began_s,
                 )
             )
-            arrived()
+            self._land(message, lane, arrived)
 
         sent = simulation.loop.create_future()
         transfer = Transfer(size, simulation.physics.wire_bytes(size), sent, deliver, simulation.now)
@@ -128,6 +128,22 @@ class SimPeer(Peer):
         connection = self._connection(lane)
         simulation.links.offer(connection, transfer)
         return connection, transfer
+
+    def _land(self, message: Message, lane: Lane, arrived: Callable[[], None]) -> None:
+        """A message is at the peer, with what went wrong on its way."""
+        simulation = self._world.simulation
+        for kind, seconds in simulation.fates(self._world.name, self._name):
+            if kind == "corrupt":  # its checksum is wrong: nothing of it is used, and it is sent again
+                refused = MessageRefused(
+                    at=simulation.now, node=self._name, sender=self._world.name, channel=message.channel, why="checksum"
+                )
+                simulation.record(refused)
+                self.offer(message, lane, arrived)
+                return
+            simulation.loop.at(simulation.now + seconds, arrived)
+            if kind == "delay":
+                return
+        arrived()
 
     def _connection(self, lane: Lane) -> Connection:
         if lane is Lane.BULK:
@@ -145,11 +161,12 @@ class SimPeer(Peer):
         when it has left by one of them.
         """
         simulation = self._world.simulation
+        relayed = simulation.relays(self._world.name, self._name)
         direct = self._leg(self._name, flight)
         around: tuple[str, Transfer] | None = None
         try:
             while not (flight.arrived or direct.sent.done() or (around and around[1].sent.done())):
-                way = simulation.way(self._world.name, self._name, flight.message.sender)
+                way = simulation.way(self._world.name, self._name, flight.message.sender) if relayed else None
                 if way not in (None, self._name) and (around is None or not self._reaches(around[0])):
                     assert way is not None
                     if around:

@@ -22,7 +22,7 @@ from atoll.trace import Computed, Event, FaultChanged, ReachChanged, Recorder, R
 from atoll.version import VERSION
 from atoll.world.base import Lane, Message, World
 from atoll.world.connection import Transfer
-from atoll.world.faults import Fault
+from atoll.world.faults import MESSAGE_KINDS, Fault
 from atoll.world.links import Links
 from atoll.world.loop import VirtualLoop
 from atoll.world.mailbox import Mailbox, Waiter
@@ -76,6 +76,10 @@ class Simulation:
         self._begin_node: Callable[[str], None] = lambda _: None
         self._crashed: dict[str, int] = {}  # by how many faults
         self._stopped: str | None = None
+        self.is_unruly = any(fault.kind in MESSAGE_KINDS for fault in self._faults)
+        """Whether messages may arrive twice, late or spoilt."""
+        self._unruly: list[Fault] = []
+        self._unruliness = stream(seed, "unruly messages")
         self.loop.is_anyone_waiting = self._is_anyone_waiting
         self.links.on_change.append(self._look_around)
 
@@ -209,7 +213,9 @@ class Simulation:
             }
             pairs = {(one, other) for one, other in away if one != other}
         else:
-            pairs = set(fault.blocked)
+            pairs = set() if fault.kind in MESSAGE_KINDS else set(fault.pairs)
+        if fault.kind in MESSAGE_KINDS:
+            (self._unruly.append if on else self._unruly.remove)(fault)
         for name in fault.nodes if fault.kind == "crash" and on else ():
             self._crash(name)
         self.links.block(sorted(pairs), on=on)
@@ -239,6 +245,12 @@ class Simulation:
             if task.get_name() == f"{name} relaying":
                 task.cancel()
         self.worlds[name].forget()
+
+    def fates(self, sender: str, receiver: str) -> Iterator[tuple[str, float]]:
+        """What goes wrong with a message that arrives now, and how many seconds late it then is."""
+        for fault in self._unruly:
+            if (sender, receiver) in fault.pairs and self._unruliness.random() < fault.share:
+                yield fault.kind, fault.seconds * self._unruliness.random()
 
     # Who can be reached ---
 
