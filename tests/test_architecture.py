@@ -15,6 +15,7 @@ MODULES = sorted(SOURCE.rglob("*.py"))
 ORDER = [
     "errors",
     "seeds",
+    "saved",
     "version",
     "network",
     "trace",

@@ -69,8 +69,10 @@ PUBLIC = {
         "simulate",
     ],
     "atoll.trace": [
+        "CheckpointSaved",
         "Computed",
         "ContributionRefused",
+        "EpochEnded",
         "Event",
         "Exchanged",
         "FaultChanged",
@@ -78,6 +80,7 @@ PUBLIC = {
         "Joined",
         "LinkChanged",
         "MeanTested",
+        "MessageRefused",
         "Planned",
         "ReachChanged",
         "Recorder",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from atoll.errors import StrategyError, UserError, nearest
+from atoll.errors import CheckpointError, StrategyError, UserError, nearest
 from atoll.network import load_network, preset_names
 from atoll.report.networks import list_networks, show_network
 from atoll.version import VERSION
@@ -143,11 +143,19 @@ def run(
     limit: Limit = None,
     device: Device = "cpu",
     faults: Faults = None,
+    *,
+    checkpoint: Annotated[
+        Path | None, typer.Option("--checkpoint", help="Save here, now and then, what every node is.")
+    ] = None,
+    checkpoint_every: Annotated[float, typer.Option(min=1.0, help="Virtual seconds between checkpoints.")] = 60.0,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the last one in --checkpoint.")] = False,
     out: Out = Path("report"),
 ) -> None:
     """Train once, in simulation, and show it as it goes."""
     from atoll.compare import Plan
 
+    if resume and checkpoint is None:
+        raise CheckpointError("--resume: expected --checkpoint FOLDER too, which says where to go on from")
     net = load_network(network)
     plan = Plan.of(
         net,
@@ -159,6 +167,9 @@ def run(
         limit_s=limit,
         device=device,
         faults=load_faults(faults, net.node_names) if faults else (),
+        checkpoints=checkpoint,
+        checkpoint_s=checkpoint_every,
+        resume=resume,
     )
     _compare(plan, out, jobs=1, json_file=None)
 

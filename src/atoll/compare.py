@@ -5,6 +5,7 @@ strategy that beats the ideal is run on perfect links too, so that the network's
 apart.
 """
 
+import dataclasses
 from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass
@@ -52,6 +53,11 @@ class Plan:
     device: str = "cpu"
     faults: tuple[Fault, ...] = ()
     """What is done to nodes and links in every run of a strategy; the ideal is spared."""
+    checkpoints: Path | None = None
+    """Where checkpoints of the runs of strategies go."""
+    checkpoint_s: float = 60.0
+    resume: bool = False
+    """Whether to go on from the last ones."""
 
     @classmethod
     def of(
@@ -66,6 +72,9 @@ class Plan:
         limit_s: float | None = None,
         device: str = "cpu",
         faults: tuple[Fault, ...] = (),
+        checkpoints: Path | None = None,
+        checkpoint_s: float = 60.0,
+        resume: bool = False,
     ) -> "Plan":
         """A plan as users ask for it: each strategy once; on the networks of odticn, `mnist` as odticn trained it."""
         if network.name.startswith("odticn") and task == "mnist":
@@ -80,6 +89,9 @@ class Plan:
             limit_s=limit_s,
             device=device,
             faults=faults,
+            checkpoints=checkpoints,
+            checkpoint_s=checkpoint_s,
+            resume=resume,
         )
 
     def check(self) -> None:
@@ -93,9 +105,8 @@ class Plan:
         shards.deal(labels.numpy(), len(self.network), self.seeds[0])
 
     def spec(self, strategy: str, seed: int, limit_s: float, role: str = "strategy") -> RunSpec:
-        network = self.network if role == "strategy" else self.network.perfected()
-        return RunSpec(
-            network=network,
+        run = RunSpec(
+            network=self.network if role == "strategy" else self.network.perfected(),
             task=self.task,
             data=self.data,
             strategy=strategy,
@@ -104,7 +115,12 @@ class Plan:
             limit_s=limit_s,
             role=role,
             device=self.device,
-            faults=self.faults if role == "strategy" else (),
+        )
+        if role != "strategy":
+            return run
+        folder = self.checkpoints and self.checkpoints / Path(run.file_name).stem
+        return dataclasses.replace(
+            run, faults=self.faults, checkpoints=folder, checkpoint_s=self.checkpoint_s, resume=self.resume
         )
 
 

@@ -54,6 +54,10 @@ class FaultError(UserError):
     """A fault script's file, key or value is wrong."""
 
 
+class CheckpointError(UserError):
+    """A checkpoint that cannot be used, and why."""
+
+
 class TraceError(UserError):
     """A trace file cannot be read."""
 

@@ -188,7 +188,7 @@ class Numbers:
     def borrow(self, examples: bytes) -> None:
         """It has none of its own either."""
 
-    def shrink_batch(self, factor: float) -> None:
+    def scale_batch(self, factor: float) -> None:
         """Nor batches."""
 
     def include(self, work: Work) -> None:

@@ -21,8 +21,10 @@ from typing import Any, ClassVar, Protocol, Self, TextIO
 from atoll.errors import TraceError, nearest
 
 __all__ = [
+    "CheckpointSaved",
     "Computed",
     "ContributionRefused",
+    "EpochEnded",
     "Event",
     "Exchanged",
     "FaultChanged",
@@ -198,6 +200,21 @@ class ContributionRefused(Event):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class EpochEnded(Event):
+    """A node has gone through its shard once more, and so many different examples of it were used."""
+
+    node: str
+    epoch: int
+    examples: int
+    of: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckpointSaved(Event):
+    """Every node has saved where it stands; a run that is resumed goes on from here."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class MessageRefused(Event):
     """What arrived at a node was not what its sender had sent; it is sent again."""
 
@@ -261,11 +278,17 @@ class Recorder(Protocol):
 
 
 class Trace:
-    """Writes events to a file; a context manager.  Events come in order of time."""
+    """Writes events to a file; a context manager.  Events come in order of time.
 
-    def __init__(self, path: Path) -> None:
-        self._file: TextIO = path.open("w", encoding="utf-8", newline="\n")
-        self._file.write(json.dumps({"atoll_trace": VERSION}) + "\n")
+    Args:
+        path: the file.
+        append: whether to go on with what it holds.
+    """
+
+    def __init__(self, path: Path, *, append: bool = False) -> None:
+        self._file: TextIO = path.open("a" if append else "w", encoding="utf-8", newline="\n")
+        if not append:
+            self._file.write(json.dumps({"atoll_trace": VERSION}) + "\n")
         self._file.flush()
         self._unflushed = 0
 

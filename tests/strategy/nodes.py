@@ -34,7 +34,7 @@ class VectorReplica(fuzz.Numbers):
     def borrow(self, examples: bytes) -> None:
         self.borrowed.append(examples.decode())
 
-    def shrink_batch(self, factor: float) -> None:
+    def scale_batch(self, factor: float) -> None:
         self.batch_factor = factor
 
 

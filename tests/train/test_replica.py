@@ -48,13 +48,6 @@ def test_work_is_what_is_included_at_most_once() -> None:
     assert made.work.tolist() == [32, 64]
 
 
-def test_an_epoch_goes_through_the_shard() -> None:
-    made = replica(shard=96)
-    seen = [tuple(next(made._batches).tolist()) for _ in range(3)]
-    assert sorted(index for batch in seen for index in batch) == list(range(96))
-    assert len(next(replica(shard=10)._batches)) == 10
-
-
 def test_a_broken_model_tests_badly() -> None:
     made = replica()
     assert made.test() == made.test()
@@ -64,7 +57,7 @@ def test_a_broken_model_tests_badly() -> None:
 
 def test_examples_can_be_lent() -> None:
     lender, borrower = replica("0"), replica("1")
-    borrower.shrink_batch(0.5)
+    borrower.scale_batch(0.5)
     lender.compute_gradient()
     borrower.compute_gradient()
     assert borrower.work.tolist() == [0, 16]

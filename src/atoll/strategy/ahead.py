@@ -44,6 +44,11 @@ class Ahead(abc.ABC):
     def give_back(self, kept: Vector) -> None:  # noqa: B027 - most keep nothing
         """A round is given up: what the contribution to it had beyond the snapshot goes with the next."""
 
+    @property
+    def unused(self) -> Vector | None:
+        """What of the node's own steps goes with its next contribution; `None`: nothing."""
+        return None
+
     def pull(self, values: Vector) -> Vector | None:  # noqa: ARG002 - for those who pull
         """What to add to the gradient at every step; `None`: nothing."""
         return None
@@ -61,6 +66,10 @@ class _Keeping(Ahead):
 
     def __init__(self) -> None:
         self._kept: Vector | None = None
+
+    @property
+    def unused(self) -> Vector | None:
+        return self._kept
 
     def contribution(self, snapshot: Vector) -> Vector:
         kept, self._kept = self._kept, None

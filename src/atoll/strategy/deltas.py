@@ -16,6 +16,7 @@ import torch
 
 from atoll.codec import Codec
 from atoll.exchange import Body, Vector
+from atoll.saved import Saved, note, part, read_note, under
 from atoll.strategy.replica import Quantity, Replica
 from atoll.strategy.talk import Spawn, Talk
 from atoll.strategy.when import When
@@ -96,6 +97,15 @@ class Deltas(Talk):
             self._told_at_step = replica.steps
             self._tell()
         return bool(arrived)
+
+    def save(self) -> Saved:
+        assert self._changed is not None
+        return {"changed": self._changed, **under("told", dict(self._told)), "clocks": note(self._clocks)}
+
+    def load(self, saved: Saved) -> None:
+        self._changed = saved["changed"]
+        self._told = dict(part("told", saved))
+        self._clocks = read_note(saved["clocks"])
 
     async def _gate(self) -> None:
         """Waits for the slowest, for a while."""

@@ -5,6 +5,7 @@ import numpy as np
 from atoll.codec import Feedback
 from atoll.codec.reduce import Reduced
 from atoll.exchange import Vector
+from atoll.saved import Saved
 from atoll.strategy.ahead import Ahead, Steps
 from atoll.strategy.correction import Correction
 from atoll.strategy.outer import Outer
@@ -82,6 +83,26 @@ class Fragment:
         self.feedback.keep(self._kept_before)
         if snapshot is not None and self._contributed is not None:
             self._ahead.give_back(self._contributed - snapshot)
+
+    def save(self, *under_way: Vector | None) -> Saved:
+        """What the node has not told yet.
+
+        Args:
+            under_way: the snapshot of the round that the fragment is in, if it is in one; that round is not counted on.
+        """
+        kept, unused = self.feedback.kept, self._ahead.unused
+        if under_way:
+            kept = self._kept_before
+            if under_way[0] is not None and self._contributed is not None:
+                more = self._contributed - under_way[0]
+                unused = more if unused is None else unused + more
+        found = {"kept": kept, "unused": unused}
+        return {name: values for name, values in found.items() if values is not None}
+
+    def load(self, saved: Saved) -> None:
+        self.feedback.keep(saved.get("kept"))
+        if "unused" in saved:
+            self._ahead.give_back(saved["unused"])
 
     def begin_from(self, held: Vector) -> None:
         """All members go on from this, each with the model that it has.

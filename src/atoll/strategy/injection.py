@@ -6,6 +6,7 @@ messages and are learned from when they arrive; a peer that cannot be reached ge
 """
 
 from atoll.errors import ExamplesRefused
+from atoll.saved import Saved, part, under
 from atoll.strategy.replica import Replica
 from atoll.strategy.talk import Spawn, Talk
 from atoll.trace import ContributionRefused
@@ -31,7 +32,7 @@ class Injection(Talk):
 
     def start(self, spawn: Spawn) -> None:
         self._spawn = spawn
-        self._replica.shrink_batch(1 / (1 + self._nodes * self._batch * len(self._replica.members)))
+        self._replica.scale_batch(1 / (1 + self._nodes * self._batch * len(self._replica.members)))
         spawn(self._listen())
 
     async def after_step(self) -> bool:
@@ -79,3 +80,14 @@ class Together(Talk):
 
     async def after_step(self) -> bool:
         return any([await talk.after_step() for talk in self._talks])
+
+    def save(self) -> Saved:
+        return {
+            key: value
+            for place, talk in enumerate(self._talks)
+            for key, value in under(str(place), talk.save()).items()
+        }
+
+    def load(self, saved: Saved) -> None:
+        for place, talk in enumerate(self._talks):
+            talk.load(part(str(place), saved))

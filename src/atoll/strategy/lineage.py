@@ -5,9 +5,11 @@ that views ended with; the last one that all members of a new view remember is t
 """
 
 from collections.abc import Iterable
+from typing import Any
 
 from atoll.exchange import Vector
 from atoll.group import Summary
+from atoll.saved import Saved, note, part, read_note
 
 __all__ = ["START", "Agreement", "Lineage", "read_summary"]
 
@@ -18,7 +20,12 @@ KEPT = 4
 
 
 def read_summary(summary: Summary) -> list[Agreement]:
-    return [(str(view), int(number)) for view, number in summary]
+    return [_agreement(each) for each in summary]
+
+
+def _agreement(written: list[Any]) -> Agreement:
+    view, number = written
+    return str(view), int(number)
 
 
 class Lineage:
@@ -61,6 +68,19 @@ class Lineage:
             del self._held[self.current]
         self._ends = [each for each in self._ends if each in self._held]
         return self._held[agreement]
+
+    def save(self) -> Saved:
+        vectors = {
+            f"{place}/{number}": vector
+            for place, held in enumerate(self._held.values())
+            for number, vector in enumerate(held)
+        }
+        return {**vectors, "agreements": note(list(self._held)), "ends": note(self._ends)}
+
+    def load(self, saved: Saved) -> None:
+        names = [_agreement(each) for each in read_note(saved["agreements"])]
+        self._held = {name: list(part(str(place), saved).values()) for place, name in enumerate(names)}
+        self._ends = [_agreement(each) for each in read_note(saved["ends"])]
 
     def adopt(self, agreement: Agreement, held: list[Vector]) -> None:
         """Goes on as one of those who have just this."""

@@ -20,6 +20,7 @@ from atoll.codec import Codec
 from atoll.codec.transform import Cosine, LowRank
 from atoll.errors import StrategyError
 from atoll.exchange import Body, Vector
+from atoll.saved import Saved
 from atoll.strategy.merge import Arrival, Drift, Merge, Own
 from atoll.strategy.replica import Quantity, Replica
 from atoll.strategy.talk import Spawn, Talk
@@ -126,6 +127,13 @@ class Pushes(Talk):
             self._pushed_at_step = replica.steps
             self._push()
         return merged
+
+    def save(self) -> Saved:
+        return {"mass": np.array([self._own.mass])}
+
+    def load(self, saved: Saved) -> None:
+        self._own.mass = float(saved["mass"][0])
+        self._there = dict.fromkeys(self._peers)  # who knows what they have
 
     def _push(self) -> None:
         assert self._spawn is not None

@@ -68,7 +68,7 @@ class Replica(Protocol):
     def borrow(self, examples: bytes) -> None:
         """Puts another node's examples into the next batch; an `ExamplesRefused` error if they are of no use."""
 
-    def shrink_batch(self, factor: float) -> None:
+    def scale_batch(self, factor: float) -> None:
         """From now on batches have this much of their own examples."""
 
     def include(self, work: Work) -> None:

@@ -34,6 +34,7 @@ from atoll.codec.reduce import Plain, Reduced, Reduction, fitting
 from atoll.errors import StrategyError
 from atoll.exchange import Round, Vector
 from atoll.group import GRACE_S, Summary, View
+from atoll.saved import Saved, part, under
 from atoll.strategy.ahead import Ahead, OwnSteps, Steps
 from atoll.strategy.choice import Choice
 from atoll.strategy.correction import Correction, Uncorrected
@@ -174,6 +175,26 @@ class Rounds(Talk):
             return await self._models.after_step() or self._gradient_was_merged
         self._correct()
         return await self._turn()
+
+    def save(self) -> Saved:
+        """What all agreed on, and what each has not told yet.
+
+        Who goes on from it is to the others as one that was away; so are all of them to each other.
+        """
+        saved = under("models", self._models.save()) if self._models else under("lineage", self._lineage.save())
+        for place, fragment in enumerate(self._fragments):
+            pending = self._pending if self._pending and self._pending.fragment is fragment else None
+            saved |= under(f"fragment {place}", fragment.save(pending.snapshot) if pending else fragment.save())
+        return saved
+
+    def load(self, saved: Saved) -> None:
+        if self._models:
+            self._models.load(part("models", saved))
+        else:
+            self._lineage.load(part("lineage", saved))
+            self._begin_from(self._lineage.back_to(self._lineage.current))
+        for place, fragment in enumerate(self._fragments):
+            fragment.load(part(f"fragment {place}", saved))
 
     @property
     def settled(self) -> bool:

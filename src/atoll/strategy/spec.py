@@ -188,7 +188,7 @@ class _Nobody:
     def borrow(self, examples: bytes) -> None:
         """Nor examples."""
 
-    def shrink_batch(self, factor: float) -> None:
+    def scale_batch(self, factor: float) -> None:
         """Nor batches."""
 
     def include(self, work: Work) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from atoll.exchange import Spawn
+from atoll.saved import Saved
 from atoll.strategy.replica import Replica
 
 __all__ = ["Silence", "Spawn", "Strategy", "Talk"]
@@ -25,6 +26,13 @@ class Talk:
     async def after_step(self) -> bool:
         """A step is done.  Returns whether the model was merged with others'."""
         return False
+
+    def save(self) -> Saved:
+        """What a checkpoint must hold of this, at a step boundary.  What is under way is not part of it."""
+        return {}
+
+    def load(self, saved: Saved) -> None:
+        """Goes on from what `save` gave; called right after `start`."""
 
 
 class Silence(Talk):

@@ -5,9 +5,10 @@ goes on while the node computes.
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from atoll.saved import Saved, note, part, read_note, under
 from atoll.strategy import Strategy
 from atoll.trace import Tested
 from atoll.train.replica import TrainedReplica
@@ -18,16 +19,42 @@ __all__ = ["train"]
 T = TypeVar("T")
 
 
-async def train(replica: TrainedReplica, task: Task, strategy: Strategy, *, steps: int | None = None) -> None:
-    """Trains until cancelled, or for so many steps."""
+async def train(
+    replica: TrainedReplica,
+    task: Task,
+    strategy: Strategy,
+    *,
+    steps: int | None = None,
+    resume: Saved | None = None,
+    at_boundary: Callable[[Callable[[], Saved]], None] | None = None,
+) -> None:
+    """Trains until cancelled, or for so many steps.
+
+    Args:
+        replica: the node's model.
+        task: what is learned.
+        strategy: how nodes talk.
+        steps: how many; any number if left out.
+        resume: what the node was, to go on from there.
+        at_boundary: called after every step, with what gives the node's state at that moment.
+    """
     world = replica.world
     talk = strategy.talk(replica)
+    if resume:
+        replica.load(part("replica", resume))
     async with asyncio.TaskGroup() as group:
         background = _Background(group)
         talk.start(background)
         tested_at = 0
+        if resume:
+            talk.load(part("talk", resume))
+            tested_at = int(read_note(resume["tested at"]))
+
+        def save() -> Saved:
+            return {**under("replica", replica.save()), **under("talk", talk.save()), "tested at": note(tested_at)}
+
         while steps is None or replica.steps < steps:
-            await world.compute(replica.compute_gradient)
+            await world.compute(replica.compute_gradient, steps=replica.cost)
             await talk.after_gradient()
             replica.update()
             merged = await talk.after_step()
@@ -42,6 +69,8 @@ async def train(replica: TrainedReplica, task: Task, strategy: Strategy, *, step
                         sent_bytes=world.sent_bytes,
                     )
                 )
+            if at_boundary:
+                at_boundary(save)
         background.cancel()
 
 

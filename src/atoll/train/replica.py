@@ -1,20 +1,25 @@
 """A node's own model: it trains, is tested, and is read and changed by strategies at step boundaries."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 import safetensors
 import safetensors.torch
 import torch
+from numpy.typing import NDArray
 from torch import nn
 from torch.optim import Optimizer
 
 from atoll.errors import ExamplesRefused
 from atoll.exchange import Vector
 from atoll.group import Group
+from atoll.saved import Saved, note, part, read_note, under
 from atoll.seeds import derive
 from atoll.strategy import Quantity, Work
+from atoll.trace import EpochEnded
+from atoll.train.batches import Batches, Epoch
 from atoll.train.harm import Harm
 from atoll.train.parameters import Parameters
 from atoll.train.shards import Indices
@@ -66,7 +71,9 @@ class TrainedReplica:
             self.model = task.model().to(task.train.inputs.device)
         self._parameters = Parameters(self.model)
         self._optimizer = optimizer(self.model.parameters())
-        self._batches = _batches(shard, task.batch, derive(seed, "batches", world.name), pieces)
+        self._batches = Batches(
+            shard, task.batch, derive(seed, "batches", world.name), pieces=pieces, on_epoch=self._epoch_is_done
+        )
         self._batch = torch.zeros(0, dtype=torch.int64)
         self._batch_factor = 1.0
         self._borrowed: list[Examples] = []
@@ -79,8 +86,7 @@ class TrainedReplica:
 
     def compute_gradient(self) -> None:
         """Forward and backward on the next batch."""
-        batch = next(self._batches)
-        self._batch = batch[: max(1, round(self._batch_factor * len(batch)))]
+        self._batch = self._batches.take(self._batch_factor)
         inputs, targets = self._task.train.inputs[self._batch], self._task.train.targets[self._batch]
         if self._borrowed:
             inputs = torch.cat([inputs, *(each.inputs for each in self._borrowed)])
@@ -149,18 +155,59 @@ class TrainedReplica:
             raise ExamplesRefused("targets beyond those that this node knows")
         self._borrowed.append(Examples(inputs, targets))
 
-    def shrink_batch(self, factor: float) -> None:
+    def scale_batch(self, factor: float) -> None:
         self._batch_factor = factor
+
+    @property
+    def cost(self) -> float:
+        """How many steps' time the next gradient takes."""
+        return max(1.0, self._batch_factor)
 
     def include(self, work: Work) -> None:
         np.maximum(self.work, work, out=self.work)
 
+    # What checkpoints hold ---
 
-def _batches(shard: Indices, size: int, seed: int, pieces: int) -> Iterator[torch.Tensor]:
-    """The shard piece by piece, each in a new order every epoch; a piece smaller than a batch is a batch."""
-    draw = np.random.default_rng(seed)
-    while True:
-        for piece in np.array_split(shard, pieces):
-            order = draw.permutation(piece)
-            for start in range(0, max(len(order) - size + 1, 1), size):
-                yield torch.from_numpy(order[start : start + size])
+    def save(self) -> Saved:
+        model = {name: _array(value) for name, value in self.model.state_dict().items()}
+        optimizer = {
+            f"{place}/{name}": _array(value)
+            for place, state in self._optimizer.state_dict()["state"].items()
+            for name, value in state.items()
+            if value is not None
+        }
+        world = np.frombuffer(self.world.save(), dtype=np.uint8)
+        return {
+            **under("model", model),
+            **under("optimizer", optimizer),
+            **under("batches", self._batches.save()),
+            "work": self.work.copy(),
+            "world": world,
+            "steps": note(self.steps),
+        }
+
+    def load(self, saved: Saved) -> None:
+        self.model.load_state_dict({name: torch.from_numpy(value) for name, value in part("model", saved).items()})
+        state: dict[int, dict[str, torch.Tensor]] = {}
+        for key, value in part("optimizer", saved).items():
+            place, name = key.split("/", 1)
+            state.setdefault(int(place), {})[name] = torch.from_numpy(value)
+        groups = self._optimizer.state_dict()["param_groups"]
+        self._optimizer.load_state_dict({"state": state, "param_groups": groups})
+        self._batches.load(part("batches", saved))
+        self.work[:] = saved["work"]
+        self.world.load(saved["world"].tobytes())
+        self.steps = int(read_note(saved["steps"]))
+
+    def _epoch_is_done(self, epoch: Epoch) -> None:
+        world = self.world
+        world.record(
+            EpochEnded(at=world.now, node=world.name, epoch=epoch.number, examples=epoch.examples, of=epoch.of)
+        )
+
+
+def _array(value: torch.Tensor) -> NDArray[Any]:
+    """A copy; numpy has no bfloat16, and every one of its values is a 32-bit one too."""
+    here = value.detach().to("cpu", torch.float32 if value.dtype is torch.bfloat16 else value.dtype, copy=True)
+    array: NDArray[Any] = here.numpy()
+    return array

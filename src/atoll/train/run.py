@@ -1,6 +1,9 @@
 """One run: a network, a task, a strategy and a seed go in, a trace comes out."""
 
 import hashlib
+import math
+import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,11 +11,23 @@ import numpy as np
 import torch
 from torch import nn
 
-from atoll.errors import TaskError
+from atoll.errors import CheckpointError, TaskError
 from atoll.exchange import Vector
 from atoll.network import Network
+from atoll.saved import Saved, note, read_note
 from atoll.strategy import Quantity, parse_strategy
-from atoll.trace import Event, FaultChanged, FinalTested, MeanTested, RunEnded, Tested, Trace, TrainingStarted
+from atoll.trace import (
+    CheckpointSaved,
+    Event,
+    FaultChanged,
+    FinalTested,
+    MeanTested,
+    RunEnded,
+    Tested,
+    Trace,
+    TrainingStarted,
+)
+from atoll.train.checkpoint import Identity, latest, read_run, write_run
 from atoll.train.harm import Harm
 from atoll.train.node import train
 from atoll.train.replica import TrainedReplica
@@ -48,6 +63,26 @@ class RunSpec:
     faults: tuple[Fault, ...] = ()
     stops: bool = True
     """Whether the run ends when the target is reached; else it goes on until the limit."""
+    checkpoints: Path | None = None
+    """Where checkpoints go."""
+    checkpoint_s: float = 60.0
+    """How often."""
+    resume: bool = False
+    """Whether to go on from the last one."""
+
+    @property
+    def identity(self) -> Identity:
+        """What a checkpoint of it must agree with."""
+        network = hashlib.blake2b(repr(self.network).encode(), digest_size=8).hexdigest()
+        return {
+            "task": self.task,
+            "strategy": self.strategy,
+            "shards": self.shards,
+            "seed": self.seed,
+            "network": f"{self.network.name} {network}",
+            "faults": "\n".join(fault.as_toml() for fault in self.faults),
+            "checkpoint every": self.checkpoint_s,
+        }
 
     @property
     def label(self) -> str:
@@ -65,6 +100,10 @@ class RunSpec:
 def simulate(spec: RunSpec, trace_path: Path, *, task: Task | None = None) -> None:
     """Runs in the simulated world, until the target is reached by all, or by half long ago, or the limit.
 
+    A run with checkpoints is one of several legs: every so often all nodes are stopped where they are, and go on from
+    what they were at their last step boundary.  So a run that is resumed writes the bytes that the one before it would
+    have written.
+
     Args:
         spec: what to run.
         trace_path: where the trace goes.
@@ -72,37 +111,79 @@ def simulate(spec: RunSpec, trace_path: Path, *, task: Task | None = None) -> No
     """
     torch.set_num_threads(1)  # runs are many processes on few cores; threads would only get in each other's way
     task = (task or load_task(spec.task, spec.data)).to(check_device(spec.device))
-    strategy = parse_strategy(spec.strategy)
-    members = spec.network.node_names
-    labels = task.labels
-    assert labels is not None
-    if labels.ndim != 1:
-        raise TaskError(f"task {task.name!r}: expected a label for each example to deal them by")
-    dealer = parse_shards(spec.shards)
-    shards = dealer.deal(labels.numpy(), len(members), spec.seed)
-    pieces = dealer.pieces(len(members))
-    optimizer = task.ideal_optimizer if spec.role == "ideal" and task.ideal_optimizer else task.optimizer
-    replicas: dict[str, TrainedReplica] = {}
-    tester = Tester(task)
-    with Trace(trace_path) as trace:
-        referee = _Referee(task, trace, replicas, stops=spec.stops)
+    course = _Course(spec, task)
+    begin_s, nodes, known = 0.0, dict[str, Saved](), Saved()
+    if spec.resume:
+        if spec.checkpoints is None:
+            raise CheckpointError("there is nothing to resume from: expected where the checkpoints are")
+        place = latest(spec.checkpoints)
+        begin_s, nodes, known = read_run(place, course.members, spec.identity)
+        shutil.copyfile(place / "trace.jsonl", trace_path)
+    with Trace(trace_path, append=spec.resume) as trace:
+        referee = _Referee(task, trace, stops=spec.stops)
+        if known:
+            referee.load(known)
+        while True:
+            until_s = spec.limit_s
+            if spec.checkpoints:
+                until_s = min(until_s, spec.checkpoint_s * (math.floor(begin_s / spec.checkpoint_s + 1e-9) + 1))
+            nodes = course.run(referee, begin_s, until_s, nodes)
+            if referee.over or spec.checkpoints is None:
+                break
+            begin_s = until_s
+            trace.record(CheckpointSaved(at=begin_s))
+            trace.flush()
+            write_run(spec.checkpoints, begin_s, nodes, referee.save(), spec.identity, trace=trace_path)
+
+
+class _Course:
+    """What all legs of a run have in common."""
+
+    def __init__(self, spec: RunSpec, task: Task) -> None:
+        self._spec = spec
+        self._task = task
+        self._strategy = parse_strategy(spec.strategy)
+        self.members = spec.network.node_names
+        labels = task.labels
+        assert labels is not None
+        if labels.ndim != 1:
+            raise TaskError(f"task {task.name!r}: expected a label for each example to deal them by")
+        dealer = parse_shards(spec.shards)
+        self._shards = dealer.deal(labels.numpy(), len(self.members), spec.seed)
+        self._pieces = dealer.pieces(len(self.members))
+        self._optimizer = task.ideal_optimizer if spec.role == "ideal" and task.ideal_optimizer else task.optimizer
+        self._tester = Tester(task)
+
+    def run(self, referee: "_Referee", begin_s: float, until_s: float, nodes: dict[str, Saved]) -> dict[str, Saved]:
+        """Runs one leg.
+
+        Args:
+            referee: sees all of it.
+            begin_s: when it begins.
+            until_s: when it ends, at the latest.
+            nodes: what the nodes were when the one before it ended.
+
+        Returns:
+            what they are now, if there are to be checkpoints: all that are here, each at its last step boundary.
+        """
+        spec, task = self._spec, self._task
         simulation = Simulation(spec.network, seed=spec.seed, trace=referee, faults=spec.faults)
+        states: dict[str, Saved] = dict(nodes)
+        referee.begin(simulation, last=until_s >= spec.limit_s)
 
         async def program(world: SimWorld) -> None:
-            shard = shards[members.index(world.name)]
             replica = TrainedReplica(
                 world,
-                members,
+                self.members,
                 task,
-                shard,
+                self._shards[self.members.index(world.name)],
                 seed=spec.seed,
-                optimizer=optimizer,
-                tester=tester,
-                pieces=pieces,
+                optimizer=self._optimizer,
+                tester=self._tester,
+                pieces=self._pieces,
                 harm=Harm(world.name, spec.faults, spec.seed),
             )
-            replicas[world.name] = replica
-            if len(replicas) == 1 and world.now == 0:
+            if not referee.replicas and world.now == 0:
                 world.record(
                     TrainingStarted(
                         at=0.0,
@@ -115,10 +196,24 @@ def simulate(spec: RunSpec, trace_path: Path, *, task: Task | None = None) -> No
                         parameters=replica.size,
                     )
                 )
-            await train(replica, task, strategy)
+            referee.replicas[world.name] = replica
+            resume = nodes.get(world.name) if world.now == begin_s else None
+            if resume is None:
+                states.pop(world.name, None)  # what it was before it crashed is gone
 
-        referee.simulation = simulation
-        simulation.run(program, limit_s=spec.limit_s)
+            def remember(save: Callable[[], Saved]) -> None:
+                states[world.name] = save()
+
+            await train(
+                replica,
+                task,
+                self._strategy,
+                resume=resume,
+                at_boundary=remember if spec.checkpoints else None,
+            )
+
+        simulation.run(program, limit_s=until_s, begin_s=begin_s)
+        return {name: saved for name, saved in states.items() if name not in simulation.crashed}
 
 
 def check_device(name: str) -> str:
@@ -151,18 +246,36 @@ class Tester:
 class _Referee:
     """Sees every event on its way to the trace: ends the run when it is decided, and tests the mean of all replicas."""
 
-    def __init__(self, task: Task, trace: Trace, replicas: dict[str, TrainedReplica], *, stops: bool) -> None:
+    def __init__(self, task: Task, trace: Trace, *, stops: bool) -> None:
         self._task = task
         self._stops = stops
         self._trace = trace
-        self._replicas = replicas
+        self.replicas: dict[str, TrainedReplica] = {}
+        """The nodes of this leg that have begun."""
         self._last: dict[str, float] = {}
         self._half_s: float | None = None
         self._tests = 0
-        self.simulation: Simulation | None = None
+        self._simulation: Simulation | None = None
+        self._is_last = True
+        self.over = False
+
+    def begin(self, simulation: Simulation, *, last: bool) -> None:
+        """A leg begins, and whether there is none after it."""
+        self._simulation, self._is_last = simulation, last
+        self.replicas.clear()
+
+    def save(self) -> Saved:
+        return {"referee": note({"last": self._last, "half_s": self._half_s, "tests": self._tests})}
+
+    def load(self, saved: Saved) -> None:
+        found = read_note(saved["referee"])
+        self._last, self._half_s, self._tests = found["last"], found["half_s"], found["tests"]
 
     def record(self, event: Event) -> None:
         if isinstance(event, RunEnded):
+            if event.reason == "time limit" and not self._is_last:
+                return
+            self.over = True
             self._test_finally(event.at)
         if isinstance(event, FaultChanged) and event.fault.startswith("crash"):
             for name in event.nodes:
@@ -171,7 +284,7 @@ class _Referee:
         if isinstance(event, Tested):
             self._last[event.node] = event.measure
             self._tests += 1
-            if self._tests % (2 * len(self._replicas)) == 0:
+            if self._tests % (2 * len(self.replicas)) == 0:
                 self._test_mean(event.at)
             self._judge(event.at)
 
@@ -179,24 +292,24 @@ class _Referee:
         self._trace.flush()
 
     def _judge(self, now: float) -> None:
-        assert self.simulation is not None
-        live = [name for name in self._replicas if name not in self.simulation.crashed]
+        assert self._simulation is not None
+        live = [name for name in self.replicas if name not in self._simulation.crashed]
         arrived = sum(name in self._last and self._task.reached(self._last[name]) for name in live)
         count = len(live)
         if self._half_s is None and 2 * arrived >= count:
             self._half_s = now
         if self._stops and (arrived == count or (self._half_s is not None and now > LINGER * self._half_s)):
-            self.simulation.stop("target reached")
+            self._simulation.stop("target reached")
 
     def _test_finally(self, now: float) -> None:
-        for name, replica in self._replicas.items():
+        for name, replica in self.replicas.items():
             measure = self._task.test_finally(replica.model)
             if measure is not None:
                 self._trace.record(FinalTested(at=now, node=name, measure=measure))
 
     def _test_mean(self, now: float) -> None:
         """In simulation somebody can see all replicas at once."""
-        replicas = list(self._replicas.values())
+        replicas = list(self.replicas.values())
         own = replicas[0].read(Quantity.PARAMETERS)
         mean: Vector = np.stack([replica.read(Quantity.PARAMETERS) for replica in replicas]).mean(axis=0)
         replicas[0].write(Quantity.PARAMETERS, mean)

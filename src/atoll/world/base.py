@@ -109,6 +109,14 @@ class World(abc.ABC):
     def random(self) -> random.Random:
         """This node's own random stream."""
 
+    @abc.abstractmethod
+    def save(self) -> bytes:
+        """Where this node's random streams are, torch's included, and what it has sent."""
+
+    @abc.abstractmethod
+    def load(self, saved: bytes) -> None:
+        """Goes on from what `save` gave."""
+
     @property
     @abc.abstractmethod
     def peer_names(self) -> Sequence[str]:

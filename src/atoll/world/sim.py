@@ -8,6 +8,7 @@ waits for what.
 import asyncio
 import gc
 import itertools
+import json
 import math
 import random
 import sys
@@ -76,6 +77,7 @@ class Simulation:
         self._begin_node: Callable[[str], None] = lambda _: None
         self._crashed: dict[str, int] = {}  # by how many faults
         self._stopped: str | None = None
+        self._begin_s = 0.0
         self.is_unruly = any(fault.kind in MESSAGE_KINDS for fault in self._faults)
         """Whether messages may arrive twice, late or spoilt."""
         self._unruly: list[Fault] = []
@@ -88,7 +90,7 @@ class Simulation:
         return self.loop.time()
 
     def record(self, event: Event) -> None:
-        if self._trace:
+        if self._trace and event.at >= self._begin_s:
             self._trace.record(event)
 
     def relay(self, carrying: Coroutine[Any, Any, None], name: str) -> None:
@@ -109,7 +111,11 @@ class Simulation:
             task.cancel()
 
     def run(
-        self, program: Callable[["SimWorld"], Coroutine[Any, Any, T]], *, limit_s: float | None = None
+        self,
+        program: Callable[["SimWorld"], Coroutine[Any, Any, T]],
+        *,
+        limit_s: float | None = None,
+        begin_s: float = 0.0,
     ) -> dict[str, T]:
         """Runs `program` on every node at once.
 
@@ -117,6 +123,7 @@ class Simulation:
             program: an async function of a node's `World`.
             limit_s: virtual seconds after which nodes that still run are stopped.  A run in which nothing can happen
             any more raises at once, limit or not.
+            begin_s: when nodes begin; weather and faults have been going on before, and the trace begins then.
 
         Returns:
             What each node's program returned, by node; a node that was stopped is not in it.
@@ -125,6 +132,7 @@ class Simulation:
             Stalled: nothing can happen any more.
         """
         names, network = self.node_names, self.network
+        self._begin_s = begin_s
         links = tuple(link.name for link in network.links)
         self.record(
             RunStarted(
@@ -143,7 +151,7 @@ class Simulation:
                     self.links.faults_to_come += 1
                     self.loop.at(time, self._change_fault, fault, on, background=True)
         try:
-            results, finished = self.loop.run_until_complete(self._run_all(program, limit_s))
+            results, finished = self.loop.run_until_complete(self._run_all(program, limit_s, begin_s))
             reason = "finished" if finished else self._stopped or "stopped"
         except BaseException as error:
             reason = "stalled" if isinstance(error, Stalled) else f"failed: {type(error).__name__}"
@@ -168,7 +176,7 @@ class Simulation:
         self.loop.close()
 
     async def _run_all(
-        self, program: Callable[["SimWorld"], Coroutine[Any, Any, T]], limit_s: float | None
+        self, program: Callable[["SimWorld"], Coroutine[Any, Any, T]], limit_s: float | None, begin_s: float
     ) -> tuple[dict[str, T], bool]:
         tasks: dict[str, asyncio.Task[T]] = {}
         self._tasks = tasks
@@ -182,6 +190,8 @@ class Simulation:
         self.loop.on_stall = stall
         if limit_s is not None:
             self.loop.at(limit_s, self.stop, "time limit", background=True)
+        if begin_s:
+            await asyncio.sleep(begin_s)
         try:
             async with asyncio.TaskGroup() as group:
 
@@ -190,7 +200,8 @@ class Simulation:
 
                 self._begin_node = begin
                 for name in self.worlds:
-                    begin(name)
+                    if name not in self._crashed:
+                        begin(name)
         except* asyncio.CancelledError:
             pass
         except* BaseException as failures:  # noqa: BLE001 - the first failure is the one to tell
@@ -204,7 +215,8 @@ class Simulation:
 
     def _change_fault(self, fault: Fault, on: bool) -> None:  # noqa: FBT001 - called by a timer
         self.links.faults_to_come -= 1
-        if self._stopped or all(task.done() for name, task in self._tasks.items() if name not in self._crashed):
+        running = [task for name, task in self._tasks.items() if name not in self._crashed]
+        if self._stopped or (running and all(task.done() for task in running)):
             return
         self.record(FaultChanged(at=self.now, fault=str(fault), nodes=fault.nodes, on=on))
         if fault.kind in ("crash", "stall"):
@@ -237,10 +249,13 @@ class Simulation:
         """A node is gone, with all that it knew and all that it was about to send."""
         if name in self._crashed:
             self._crashed[name] += 1
-        if name in self._crashed or self._tasks[name].done():
+        task = self._tasks.get(name)
+        if name in self._crashed or (task and task.done()):
             return
         self._crashed[name] = 1
-        self._tasks[name].cancel()
+        if task is None:  # it has not begun
+            return
+        task.cancel()
         for task in list(self._relaying):
             if task.get_name() == f"{name} relaying":
                 task.cancel()
@@ -387,6 +402,19 @@ class SimWorld(World):
         if self._random is None:
             self._random = stream(self.simulation.seed, "node", self.name)
         return self._random
+
+    def save(self) -> bytes:
+        torch_states = [bytes(state.numpy()).hex() for state in self._torch_states]
+        state = {"random": self.random.getstate(), "torch": torch_states, "sent_bytes": self._sent_bytes}
+        return json.dumps(state).encode()
+
+    def load(self, saved: bytes) -> None:
+        found = json.loads(saved)
+        version, numbers, gauss = found["random"]
+        self.random.setstate((version, tuple(numbers), gauss))
+        torch = sys.modules["torch"]
+        self._torch_states = [torch.frombuffer(bytearray.fromhex(each), dtype=torch.uint8) for each in found["torch"]]
+        self._sent_bytes = found["sent_bytes"]
 
     @property
     def sent_bytes(self) -> int:
