@@ -45,6 +45,7 @@ rate_mbps = 50
 DOCUMENT = RESULTS / "faults.md"
 STRATEGIES = ["allreduce", "allreduce:every=4", "allreduce:quantity=gradient", "vrl:codec=int8", "gossip"]
 AT = 20.0
+HALF = np.float32(0.5)
 WATCHED_S = (79.0, 90.0, 140.0)
 
 
@@ -208,11 +209,11 @@ def merging() -> None:
         mine, theirs = one - old, other - old
         return {
             "the better side alone": max(one, other, key=lambda each: _accuracy(task, each)),
-            "raw weights, equal": (one + other) / 2,
-            "raw weights in 2 bits, equal": _coded(one / 2) + _coded(other / 2),
-            "changes, equal": old + mine / 2 + theirs / 2,
-            "changes, by work": old + 0.75 * mine + 0.25 * theirs,
-            "changes in 2 bits, equal": old + _coded(mine / 2) + _coded(theirs / 2),
+            "raw weights, equal": HALF * (one + other),
+            "raw weights in 2 bits, equal": _coded(one * HALF) + _coded(other * HALF),
+            "changes, equal": old + HALF * mine + HALF * theirs,
+            "changes, by work": old + np.float32(0.75) * mine + np.float32(0.25) * theirs,
+            "changes in 2 bits, equal": old + _coded(mine * HALF) + _coded(theirs * HALF),
             "changes, added up": old + mine + theirs,
         }
 

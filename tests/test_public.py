@@ -72,6 +72,7 @@ PUBLIC = {
         "CheckpointSaved",
         "Computed",
         "ContributionRefused",
+        "DataUsed",
         "EpochEnded",
         "Event",
         "Exchanged",

@@ -24,6 +24,7 @@ __all__ = [
     "CheckpointSaved",
     "Computed",
     "ContributionRefused",
+    "DataUsed",
     "EpochEnded",
     "Event",
     "Exchanged",
@@ -207,6 +208,19 @@ class EpochEnded(Event):
     epoch: int
     examples: int
     of: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DataUsed(Event):
+    """What a run has made of the training examples: how many there are and how many were ever used; how often one was
+    used at least, on average and at most.
+    """
+
+    examples: int
+    used: int
+    least: int
+    mean: float
+    most: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as hnp
 from atoll.errors import CheckpointError
 from atoll.network import load_network
 from atoll.saved import Saved
-from atoll.trace import CheckpointSaved, EpochEnded, Tested, read_trace
+from atoll.trace import CheckpointSaved, Tested, read_trace
 from atoll.train import RunSpec, simulate
 from atoll.train.checkpoint import latest, read_node, write_node
 from atoll.world.faults import parse_faults
@@ -140,11 +140,3 @@ def test_a_run_of_something_else_is_not_resumed(tmp_path: Path) -> None:
             simulate(dataclasses.replace(spec, resume=True, **other), tmp_path / "trace")
     with pytest.raises(CheckpointError, match="another run: network"):
         simulate(dataclasses.replace(spec, resume=True, network=load_network("perfect:3")), tmp_path / "trace")
-
-
-def test_epochs_are_counted(tmp_path: Path) -> None:
-    spec = RunSpec(network=load_network("perfect:5"), task="digits", strategy="none", limit_s=30, stops=False)
-    simulate(spec, tmp_path / "trace")
-    epochs = [event for event in read_trace(tmp_path / "trace") if isinstance(event, EpochEnded)]
-    assert {event.node for event in epochs} == set("01234")
-    assert all(event.of - 32 < event.examples <= event.of for event in epochs)

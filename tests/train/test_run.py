@@ -10,8 +10,21 @@ import pytest
 import torch
 
 from atoll.network import load_network
-from atoll.trace import Computed, Exchanged, FinalTested, MeanTested, RunEnded, Tested, TrainingStarted, read_trace
+from atoll.report.results import read_result
+from atoll.trace import (
+    Computed,
+    DataUsed,
+    EpochEnded,
+    Exchanged,
+    FinalTested,
+    MeanTested,
+    RunEnded,
+    Tested,
+    TrainingStarted,
+    read_trace,
+)
 from atoll.train import IDEAL_STRATEGY, RunSpec, simulate
+from atoll.world.faults import parse_faults
 from tests.train.idx import write_small_mnist
 
 SPEC = RunSpec(network=load_network("triangle"), task="digits", strategy="allreduce:every=4", limit_s=300.0)
@@ -98,7 +111,7 @@ def test_mnist_is_tested_on_everything_at_the_end(tmp_path: Path) -> None:
     data = write_small_mnist(tmp_path / "data")
     network = load_network("perfect:2")
     simulate(RunSpec(network=network, task="mnist", data=data, strategy="none", limit_s=2.0), tmp_path / "t")
-    *_, first, second, ended = read_trace(tmp_path / "t")
+    *_, first, second, _, ended = read_trace(tmp_path / "t")
     assert isinstance(ended, RunEnded)
     assert isinstance(first, FinalTested)
     assert isinstance(second, FinalTested)
@@ -117,3 +130,46 @@ def test_on_a_gpu_one_seed_gives_the_same_bytes_too(tmp_path: Path) -> None:
 def test_selsync_with_its_own_shards(tmp_path: Path) -> None:
     simulate(dataclasses.replace(SPEC, strategy="selsync", shards="seldp"), tmp_path / "t")
     assert list(read_trace(tmp_path / "t"))[-1].at < 300
+
+
+def test_epochs_and_uses_of_examples_are_counted(tmp_path: Path) -> None:
+    net = load_network("perfect:5")
+    crash = parse_faults('[[fault]]\nkind = "crash"\nnodes = "4"\nat = 0.2', net.node_names)
+    found = {}
+    for faults in ((), crash):
+        spec = RunSpec(
+            network=net, task="digits", strategy="none", limit_s=40, stops=False, shards="iid", faults=faults
+        )
+        simulate(spec, tmp_path / "trace")
+        events = list(read_trace(tmp_path / "trace"))
+        epochs = [event for event in events if isinstance(event, EpochEnded)]
+        assert {event.node for event in epochs} == set("01234"[: 4 if faults else 5])
+        assert all(event.of - 32 < event.examples <= event.of for event in epochs)
+        (found[bool(faults)],) = [event for event in events if isinstance(event, DataUsed)]
+    assert (found[False].examples, found[False].used, found[False].least) == (1437, 1437, 4)
+    assert found[False].mean == pytest.approx(5 * 80 * 32 / 1437, rel=0.02)
+    assert 0.75 < found[True].used / 1437 < 0.85, "nobody has seen what only the node that is gone has"
+    result = read_result(tmp_path / "trace")
+    assert result is not None
+    assert result.data_used == found[True].used / 1437
+
+
+@pytest.mark.parametrize("quantity", ["parameters", "gradient"])
+def test_the_global_batch_can_be_held_while_nodes_are_away(tmp_path: Path, quantity: str) -> None:
+    net = load_network("perfect:4")
+    script = parse_faults('[[fault]]\nkind = "crash"\nnodes = ["2", "3"]\nat = 10', net.node_names)
+    spec = RunSpec(
+        network=net,
+        task="digits",
+        strategy=f"allreduce:steady,quantity={quantity}",
+        limit_s=40,
+        stops=False,
+        faults=script,
+        shards="iid",
+    )
+    simulate(spec, tmp_path / "trace")
+    events = list(read_trace(tmp_path / "trace"))
+    steps = [event for event in events if isinstance(event, Computed) and event.node == "0"]
+    assert {event.steps for event in steps if event.at < 10} == {1}
+    assert {event.steps for event in steps if event.at > 20} == {2}
+    assert [event.at - event.since for event in steps if event.at > 20] == pytest.approx([1.0] * 20, abs=1e-6)

@@ -90,6 +90,7 @@ def _table(comparison: Comparison) -> str:
         "steps",
         "MB a node",
         "waiting",
+        "data used",
         "best",
     ]
     lines = ["<table><tr>" + "".join(f"<th>{head}</th>" for head in heads) + "</tr>"]
@@ -106,6 +107,7 @@ def _table(comparison: Comparison) -> str:
             f"{row.mean('steps_to_target'):.0f}",
             f"{row.mean('bytes_sent') / row.runs[0].nodes / 1e6:.2f}",
             f"{row.mean('waiting_share'):.0%}",
+            _mean_share(run.data_used for run in row.runs),
             f"{row.mean('best'):.4g}",
         ]
         lines.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
@@ -116,6 +118,11 @@ def _mean_seconds(times: Iterable[float | None]) -> str:
     found = list(times)
     known = [time for time in found if time is not None]
     return f"{sum(known) / len(known):.1f}" if known and len(known) == len(found) else "–"
+
+
+def _mean_share(shares: Iterable[float | None]) -> str:
+    known = [share for share in shares if share is not None]
+    return f"{sum(known) / len(known):.0%}" if known else "–"
 
 
 def _at(curve: tuple[tuple[float, float], ...], times: list[float]) -> list[float]:

@@ -11,6 +11,7 @@ from scipy import stats
 
 from atoll.errors import TraceError
 from atoll.trace import (
+    DataUsed,
     Event,
     Exchanged,
     FaultChanged,
@@ -59,6 +60,8 @@ class RunResult:
     best: float
     final: float | None
     """The median node's measure on all that the task keeps for the end, where it keeps something."""
+    data_used: float | None
+    """The share of the training examples that were used at least once."""
     curve: tuple[tuple[float, float], ...]
     """The mean of the nodes' latest tests, over time."""
 
@@ -107,6 +110,7 @@ def read_result(path: Path) -> RunResult | None:
         waiting_share=waited / (until * len(started.nodes)) if until else 0.0,
         best=best(measures) if measures else math.nan,
         final=median(finals) if finals else None,
+        data_used=next((event.used / event.examples for event in events if isinstance(event, DataUsed)), None),
         curve=tuple(_curve(events)),
     )
 
@@ -241,6 +245,7 @@ class Comparison:
                     "steps_to_target": run.steps_to_target if run.seconds_to_target is not None else None,
                     "bytes_sent": run.bytes_sent,
                     "waiting_share": run.waiting_share,
+                    "data_used": run.data_used,
                     "best_accuracy": run.best,
                     "final_accuracy": run.final,
                     "any_seconds": run.any_seconds,

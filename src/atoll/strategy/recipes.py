@@ -90,6 +90,7 @@ def allreduce(
     codec: Codec | None = None,
     paced: bool = False,
     robust: Literal["no", "median", "trimmed", "clipped"] = "no",
+    steady: bool = False,
 ) -> Talk:
     """Every so many steps all nodes take the mean of all.
 
@@ -106,6 +107,7 @@ def allreduce(
         patience=patience,
         ahead=_ahead(ahead),
         reduction=_reduction(codec, robust),
+        steady=steady,
     )
 
 
@@ -125,6 +127,7 @@ def diloco(
     codec: Codec | None = None,
     paced: bool = False,
     robust: Literal["no", "median", "trimmed", "clipped"] = "no",
+    steady: bool = False,
 ) -> Talk:
     """Every so many steps an outer optimiser with Nesterov momentum takes a step along what all have changed.
 
@@ -142,6 +145,7 @@ def diloco(
         outer=partial(Nesterov, rate=rate, momentum=momentum),
         reduction=_reduction(codec, robust),
         fragments=fragments,
+        steady=steady,
     )
 
 

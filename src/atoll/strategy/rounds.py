@@ -55,6 +55,7 @@ LEAST_WAIT_S = 2.0
 FIRST_WAIT_S = 30.0
 """How long a round is waited for before anything is known of how long rounds take."""
 MEAN = Mean()
+LONG_AGO = 1 << 30
 GRACE_ROUNDS = 4
 """How many rounds long somebody may be away before the others go on without it."""
 
@@ -79,6 +80,7 @@ class Rounds(Talk):
         who: the members of each round, by its number and of those who are here; all of these unless given.
         post: what is made of a mean of gradients.
         correction: makes what is added to the parameters after each of the node's own steps.
+        steady: whether the global batch stays what it is while nodes are away: the others then take larger ones.
         on_view: called when rounds are among others.
         first_wait_s: how long the first round is waited for.
     """
@@ -102,6 +104,7 @@ class Rounds(Talk):
         who: Callable[[int, tuple[str, ...]], tuple[str, ...]] = lambda _, members: members,
         post: Callable[[Vector], Vector] | None = None,
         correction: Callable[[], Correction] = Uncorrected,
+        steady: bool = False,
         on_view: Callable[[], None] | None = None,
         first_wait_s: float = FIRST_WAIT_S,
     ) -> None:
@@ -137,6 +140,7 @@ class Rounds(Talk):
         self._joining: asyncio.Task[None] | None = None
         self._handed: tuple[Agreement, Vector, Work] | None = None
         self._view_changed = asyncio.Event()
+        self._steady = steady
         self._on_view = on_view
         self._first_wait_s = first_wait_s
         self._models: Rounds | None = None
@@ -373,7 +377,10 @@ class Rounds(Talk):
 
     def _begin_anew(self) -> None:
         """Gives up what is under way, and forgets what was learned of others."""
+        if self._steady:
+            self._replica.scale_batch(len(self._replica.members) / len(self._replica.group.view.members))
         self._number = 0
+        self._begun_at_step = -LONG_AGO  # what was learned apart is merged at once, and nobody waits for steps first
         self._choice = Choice(self._via, self._reduction.vias)
         self._reduction.restart()
         pending, self._pending = self._pending, None

@@ -42,6 +42,7 @@ class TrainedReplica:
         optimizer: makes the inner optimiser.
         tester: tests a model.
         harm: what is wrong with the machine.
+        used: counts how often each example of the task was used.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class TrainedReplica:
         tester: Callable[[nn.Module, Vector], float],
         pieces: int = 1,
         harm: Harm | None = None,
+        used: NDArray[np.int64] | None = None,
     ) -> None:
         self.world = world
         self.members = members
@@ -66,6 +68,7 @@ class TrainedReplica:
         self._task = task
         self._tester = tester
         self._harm = harm
+        self._used = used
         with torch.random.fork_rng(devices=[]):
             torch.random.manual_seed(derive(seed, "model") % 2**63)
             self.model = task.model().to(task.train.inputs.device)
@@ -87,6 +90,8 @@ class TrainedReplica:
     def compute_gradient(self) -> None:
         """Forward and backward on the next batch."""
         self._batch = self._batches.take(self._batch_factor)
+        if self._used is not None:
+            np.add.at(self._used, self._batch.numpy(), 1)
         inputs, targets = self._task.train.inputs[self._batch], self._task.train.targets[self._batch]
         if self._borrowed:
             inputs = torch.cat([inputs, *(each.inputs for each in self._borrowed)])

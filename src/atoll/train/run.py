@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from atoll.errors import CheckpointError, TaskError
@@ -18,6 +19,7 @@ from atoll.saved import Saved, note, read_note
 from atoll.strategy import Quantity, parse_strategy
 from atoll.trace import (
     CheckpointSaved,
+    DataUsed,
     Event,
     FaultChanged,
     FinalTested,
@@ -120,7 +122,7 @@ def simulate(spec: RunSpec, trace_path: Path, *, task: Task | None = None) -> No
         begin_s, nodes, known = read_run(place, course.members, spec.identity)
         shutil.copyfile(place / "trace.jsonl", trace_path)
     with Trace(trace_path, append=spec.resume) as trace:
-        referee = _Referee(task, trace, stops=spec.stops)
+        referee = _Referee(task, trace, course.used, stops=spec.stops)
         if known:
             referee.load(known)
         while True:
@@ -153,6 +155,8 @@ class _Course:
         self._pieces = dealer.pieces(len(self.members))
         self._optimizer = task.ideal_optimizer if spec.role == "ideal" and task.ideal_optimizer else task.optimizer
         self._tester = Tester(task)
+        self.used = np.zeros(len(labels), dtype=np.int64)
+        """How often each example was."""
 
     def run(self, referee: "_Referee", begin_s: float, until_s: float, nodes: dict[str, Saved]) -> dict[str, Saved]:
         """Runs one leg.
@@ -182,6 +186,7 @@ class _Course:
                 tester=self._tester,
                 pieces=self._pieces,
                 harm=Harm(world.name, spec.faults, spec.seed),
+                used=self.used,
             )
             if not referee.replicas and world.now == 0:
                 world.record(
@@ -246,8 +251,9 @@ class Tester:
 class _Referee:
     """Sees every event on its way to the trace: ends the run when it is decided, and tests the mean of all replicas."""
 
-    def __init__(self, task: Task, trace: Trace, *, stops: bool) -> None:
+    def __init__(self, task: Task, trace: Trace, used: NDArray[np.int64], *, stops: bool) -> None:
         self._task = task
+        self._used = used
         self._stops = stops
         self._trace = trace
         self.replicas: dict[str, TrainedReplica] = {}
@@ -265,11 +271,13 @@ class _Referee:
         self.replicas.clear()
 
     def save(self) -> Saved:
-        return {"referee": note({"last": self._last, "half_s": self._half_s, "tests": self._tests})}
+        known = {"last": self._last, "half_s": self._half_s, "tests": self._tests}
+        return {"referee": note(known), "used": self._used}
 
     def load(self, saved: Saved) -> None:
         found = read_note(saved["referee"])
         self._last, self._half_s, self._tests = found["last"], found["half_s"], found["tests"]
+        self._used[:] = saved["used"]
 
     def record(self, event: Event) -> None:
         if isinstance(event, RunEnded):
@@ -277,6 +285,7 @@ class _Referee:
                 return
             self.over = True
             self._test_finally(event.at)
+            self._count_data(event.at)
         if isinstance(event, FaultChanged) and event.fault.startswith("crash"):
             for name in event.nodes:
                 self._last.pop(name, None)
@@ -306,6 +315,19 @@ class _Referee:
             measure = self._task.test_finally(replica.model)
             if measure is not None:
                 self._trace.record(FinalTested(at=now, node=name, measure=measure))
+
+    def _count_data(self, now: float) -> None:
+        used = self._used
+        self._trace.record(
+            DataUsed(
+                at=now,
+                examples=len(used),
+                used=int(np.count_nonzero(used)),
+                least=int(used.min()),
+                mean=float(used.mean()),
+                most=int(used.max()),
+            )
+        )
 
     def _test_mean(self, now: float) -> None:
         """In simulation somebody can see all replicas at once."""
