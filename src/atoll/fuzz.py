@@ -30,6 +30,7 @@ import numpy as np
 from atoll.exchange import Vector
 from atoll.group import Group
 from atoll.network import Network, parse_network
+from atoll.saved import Saved
 from atoll.seeds import derive, stream
 from atoll.strategy import Quantity, Work, parse_strategy
 from atoll.strategy.pushes import Pushes
@@ -193,6 +194,16 @@ class Numbers:
 
     def include(self, work: Work) -> None:
         np.maximum(self.work, work, out=self.work)
+
+    @property
+    def loss(self) -> float:
+        return float(np.square(self.gradient, dtype=np.float64).mean())
+
+    def memory(self) -> Saved:
+        return {}
+
+    def take_over(self, work: Work, memory: Saved) -> None:  # noqa: ARG002 - there is no optimiser
+        self.include(work)
 
 
 class _Drawn(Numbers):

@@ -142,3 +142,12 @@ def test_calm_brings_agreement(seed: int) -> None:
         if all(nx.shortest_path_length(graph, a, b) <= 2 for a in part for b in part):
             assert {groups[name].view for name in part} == {groups[min(part)].view}
             assert set(groups[min(part)].view.members) == part
+
+
+def test_where_answers_take_long_they_are_waited_for() -> None:
+    """A round trip of 5 s: the first proposal gives up too early, the next ones do not."""
+    far = network('[[node]]\ncount = 3\n[[link]]\namong = "*"\nlatency_ms = 2500\noutages = [[20, 60]]')
+    groups, _ = form(far, seconds=150)
+    assert set(names(groups).values()) == {("0", "1", "2")}
+    assert len({group.view for group in groups.values()}) == 1
+    assert groups["0"].view.number > 0

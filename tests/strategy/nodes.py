@@ -13,6 +13,7 @@ from atoll.strategy import Strategy
 from atoll.trace import Recorder
 from atoll.world import IDEAL, Physics, Simulation
 from atoll.world.base import World
+from atoll.world.faults import parse_faults
 from atoll.world.sim import SimWorld
 
 T = TypeVar("T")
@@ -52,6 +53,7 @@ def run_strategy(
     look: Look | None = None,
     linger_s: float = 100.0,
     trace: Recorder | None = None,
+    script: str = "",
 ) -> dict[str, VectorReplica]:
     """Every node takes so many steps with the strategy, then lets what is under way come to an end."""
     members = net.node_names
@@ -83,5 +85,6 @@ def run_strategy(
         for task in tasks:
             task.cancel()
 
-    Simulation(net, seed=seed, physics=physics, trace=trace).run(program)
+    faults = parse_faults(script, members)
+    Simulation(net, seed=seed, physics=physics, trace=trace, faults=faults).run(program)
     return replicas

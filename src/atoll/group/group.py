@@ -27,9 +27,14 @@ TICK_S = 0.5
 GRACE_S = 1.5
 """How long a member may be out of reach, unless exchanges take longer."""
 ANSWER_S = 2.0
-"""How long a proposal waits for answers."""
-HOLD_S = 4.0
-"""How long a promise keeps a node from exchanging, at most."""
+"""How long a proposal waits for answers, unless they were seen to take longer."""
+LONGEST_ANSWER_S = 30.0
+HOLD = 2.0
+"""How many times as long a promise keeps a node from exchanging, at most."""
+REMEMBERED = 16
+"""How many of its proposals a leader knows the time of."""
+TRIES = 3
+"""How often a leader that others are ahead of proposes at once, with ever higher numbers."""
 HEARTBEAT_TICKS = 4
 
 Summary = list[list[Any]]
@@ -89,6 +94,8 @@ class Group:
         self.view = View(0, everybody[0], everybody) if world.now == 0 else View(0, self._label, (world.name,))
         self._promised = 0, everybody[0]
         self._held_until_s = 0.0
+        self._answer_s = ANSWER_S
+        self._proposed_s: dict[tuple[int, str], float] = {}
         self._gone_s: dict[str, float] = {}
         self._strays: set[str] = set()
         self._answers: dict[str, tuple[str, Summary]] | None = None
@@ -119,7 +126,9 @@ class Group:
             if present is None or present[0] != self._world.name:
                 continue
             if set(present) != set(self.view.members) or self._strays:
-                await self._propose(present)
+                for _ in range(TRIES):
+                    if await self._propose(present):
+                        break
             elif ticks % HEARTBEAT_TICKS == 0:
                 self._tell(self.view.members, kind="view", number=self.view.number, leader=self.view.leader)
 
@@ -138,16 +147,20 @@ class Group:
 
     # Agreeing ---
 
-    async def _propose(self, present: list[str]) -> None:
+    async def _propose(self, present: list[str]) -> bool:
+        """Proposes a view of those who are here; `False` if others have promised a higher number."""
         assert self._guest is not None
         number = 1 + max(self._promised[0], self.view.number, self._highest[0])
         mine = number, self._label
-        self._promise(mine)
+        self._proposed_s[mine] = self._world.now
+        for old in list(self._proposed_s)[:-REMEMBERED]:
+            del self._proposed_s[old]
+        self._promise(mine, HOLD * self._answer_s)
         self._strays.clear()
         self._answers = {self._world.name: (self.view.name, self._guest.summary())}
-        self._tell(present, kind="propose", number=number, leader=self._label)
+        self._tell(present, kind="propose", number=number, leader=self._label, hold_s=HOLD * self._answer_s)
         try:
-            async with asyncio.timeout(ANSWER_S):
+            async with asyncio.timeout(self._answer_s):
                 while len(self._answers) < len(present) and self._highest <= mine:
                     self._answered.clear()
                     await self._answered.wait()
@@ -155,23 +168,24 @@ class Group:
             pass
         answers, self._answers = self._answers, None
         if self._promised != mine:
-            return  # somebody else leads
+            return True  # somebody else leads
         if self._highest > mine:
             self._strays.add(self._world.name)  # others have promised more: once again, with a higher number
-            return
+            return False
         members = tuple(name for name in self._everybody if name in answers)
         if members == self.view.members and {view for view, _ in answers.values()} == {self.view.name}:
             self._tell(members, kind="keep", number=number, leader=self._label)
             self._held_until_s = 0.0
-            return
+            return True
         summaries = {name: summary for name, (_, summary) in answers.items()}
         view = View(number, self._label, members)
         self._tell(members, kind="install", number=number, leader=view.leader, members=members, summaries=summaries)
         self._install(view, summaries)
+        return True
 
-    def _promise(self, to: tuple[int, str]) -> None:
+    def _promise(self, to: tuple[int, str], hold_s: float) -> None:
         self._promised = to
-        self._held_until_s = self._world.now + HOLD_S
+        self._held_until_s = self._world.now + hold_s
 
     def _install(self, view: View, summaries: dict[str, Summary]) -> None:
         assert self._guest is not None
@@ -194,11 +208,12 @@ class Group:
         self._highest = max(self._highest, name)
         if kind == "propose":
             if name > self._promised:
-                self._promise(name)
+                self._promise(name, min(float(more["hold_s"]), HOLD * LONGEST_ANSWER_S))
                 self._answer(sender, "accept", name, view=self.view.name, summary=self._guest.summary())
             else:
                 self._answer(sender, "stray", self._promised)
         elif kind == "accept":
+            self._learn_how_long_answers_take(name)
             if self._answers is not None and self._promised == name:
                 self._answers[sender] = more["view"], more["summary"]
                 self._answered.set()
@@ -218,6 +233,12 @@ class Group:
             self._strays.add(sender)
             self._answered.set()
 
+    def _learn_how_long_answers_take(self, name: tuple[int, str]) -> None:
+        """One that is late is not lost on the next proposal, which waits for longer."""
+        since = self._proposed_s.get(name)
+        if since is not None:
+            self._answer_s = max(self._answer_s, min(2 * (self._world.now - since), LONGEST_ANSWER_S))
+
     def _answer(self, to: str, kind: str, name: tuple[int, str], **more: Any) -> None:
         self._tell([to], kind=kind, number=name[0], leader=name[1], **more)
 
@@ -231,7 +252,7 @@ class Group:
     async def _send(self, name: str, head: bytes) -> None:
         """What a peer does not hear soon it need not hear: it would be about a view of the past."""
         try:
-            async with asyncio.timeout(HOLD_S):
+            async with asyncio.timeout(HOLD * self._answer_s):
                 await self._world.peer(name).send(CHANNEL, head, lane=Lane.CONTROL)
         except TimeoutError:
             pass

@@ -38,6 +38,11 @@ class Fragment:
         self._unshared: Vector | None = None  # gradients that were used here and are in no round yet
 
     @property
+    def is_anew(self) -> bool:
+        """Whether the next round is the first among these members."""
+        return self._anew
+
+    @property
     def pulls(self) -> bool:
         return type(self._ahead).pull is not Ahead.pull
 

@@ -1,7 +1,7 @@
 """Which agreements a node has behind it: what tells nodes that were apart how far they went together.
 
 An agreement is named after the view that it was made in and its number there.  A node remembers its last two, and those
-that views ended with; the last one that all members of a new view remember is their common ancestor.
+that views ended with; the last one that most members of a new view remember is what all of them go on from.
 """
 
 from collections.abc import Iterable
@@ -56,11 +56,22 @@ class Lineage:
         """A view ends."""
         self._ends = [*self._ends, self.current][-KEPT:]
 
+    def __contains__(self, agreement: Agreement) -> bool:
+        return agreement in self._held
+
     @staticmethod
-    def common(members: Iterable[list[Agreement]]) -> Agreement | None:
-        """The last agreement that all members have behind them; all of them find the same."""
-        first, *others = members
-        return next((each for each in reversed(first) if all(each in theirs for theirs in others)), None)
+    def chosen(members: Iterable[list[Agreement]]) -> Agreement:
+        """The agreement to go on from: the one that most members have behind them, and the last of these.
+
+        All who know where the members stand find the same.
+        """
+        holders: dict[Agreement, int] = {}
+        places: dict[Agreement, int] = {}
+        for theirs in members:
+            for place, agreement in enumerate(theirs):
+                holders[agreement] = holders.get(agreement, 0) + 1
+                places.setdefault(agreement, place)
+        return max(holders, key=lambda each: (holders[each], places[each], each == START, each[1], each[0]))
 
     def back_to(self, agreement: Agreement) -> list[Vector]:
         """Forgets what came after an agreement, and returns what the node held then."""

@@ -91,6 +91,7 @@ def allreduce(
     paced: bool = False,
     robust: Literal["no", "median", "trimmed", "clipped"] = "no",
     steady: bool = False,
+    handover: Literal["model", "optimizer"] = "model",
 ) -> Talk:
     """Every so many steps all nodes take the mean of all.
 
@@ -108,6 +109,7 @@ def allreduce(
         ahead=_ahead(ahead),
         reduction=_reduction(codec, robust),
         steady=steady,
+        hand_optimizer=handover == "optimizer",
     )
 
 
@@ -128,6 +130,7 @@ def diloco(
     paced: bool = False,
     robust: Literal["no", "median", "trimmed", "clipped"] = "no",
     steady: bool = False,
+    handover: Literal["model", "optimizer"] = "model",
 ) -> Talk:
     """Every so many steps an outer optimiser with Nesterov momentum takes a step along what all have changed.
 
@@ -146,6 +149,7 @@ def diloco(
         reduction=_reduction(codec, robust),
         fragments=fragments,
         steady=steady,
+        hand_optimizer=handover == "optimizer",
     )
 
 
@@ -161,6 +165,7 @@ def vrl(
     warmup: Annotated[int, Range(0)] = 0,
     patience: float = 2.0,
     codec: Codec | None = None,
+    handover: Literal["model", "optimizer"] = "model",
 ) -> Talk:
     """All nodes average when the slowest has done so many steps; meanwhile each corrects its steps for its own drift.
 
@@ -178,6 +183,7 @@ def vrl(
         outer=partial(Nesterov, rate=rate, momentum=momentum),
         reduction=_reduction(codec),
         correction=VarianceReduced,
+        hand_optimizer=handover == "optimizer",
     )
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from atoll.exchange import Vector
 from atoll.group import Group
+from atoll.saved import Saved
 from atoll.world.base import World
 
 __all__ = ["Quantity", "Replica", "Work"]
@@ -73,3 +74,13 @@ class Replica(Protocol):
 
     def include(self, work: Work) -> None:
         """The model now includes this work too."""
+
+    @property
+    def loss(self) -> float:
+        """What the node's own loss is on its last batches, about; not a number while that is not known."""
+
+    def memory(self) -> Saved:
+        """What the optimiser remembers, to be handed to a node that is new."""
+
+    def take_over(self, work: Work, memory: Saved) -> None:
+        """The model was handed over by a peer and includes this work; so, maybe, was what its optimiser remembers."""

@@ -15,15 +15,15 @@ member takes part with weight 0.
 Rounds of parameters are among those who are here (`atoll.group`).  When that changes, a round under way is given up,
 and all members go back to the last model that every one of them had agreed on: the next round, one like any other, then
 averages what each has changed since, together or alone.  A node that was cut off and a side of a partition are one
-case.  Who has no agreement in common with the others, because it is new or was away for very long, is handed what they
-hold first.  Where gradients are averaged, models are averaged a few times after every such change, by rounds of
-their own.
+case.  Who does not have that model, because it is new or was away for very long, is handed it first.  Where gradients
+are averaged, models are averaged a few times after every such change, by rounds of their own.
 """
 
 import asyncio
 import hashlib
 import itertools
-from collections import Counter, deque
+import math
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
@@ -39,15 +39,15 @@ from atoll.strategy.ahead import Ahead, OwnSteps, Steps
 from atoll.strategy.choice import Choice
 from atoll.strategy.correction import Correction, Uncorrected
 from atoll.strategy.fragment import Fragment
-from atoll.strategy.lineage import START, Agreement, Lineage, read_summary
+from atoll.strategy.handover import Handover
+from atoll.strategy.lineage import START, Lineage, read_summary
 from atoll.strategy.merge import Mean, Weight
 from atoll.strategy.outer import Outer, TakeMean
-from atoll.strategy.replica import Quantity, Replica, Work
+from atoll.strategy.replica import Quantity, Replica
 from atoll.strategy.tail import Tail
 from atoll.strategy.talk import Spawn, Talk
 from atoll.strategy.when import AfterAView, When
 from atoll.trace import ContributionRefused, Exchanged, Joined, Waited
-from atoll.world.base import Lane
 
 __all__ = ["Rounds"]
 
@@ -56,6 +56,8 @@ FIRST_WAIT_S = 30.0
 """How long a round is waited for before anything is known of how long rounds take."""
 MEAN = Mean()
 LONG_AGO = 1 << 30
+WORSE = 1.5
+"""A node's loss on its own batches may grow so much while it is apart before what it has learned counts less."""
 GRACE_ROUNDS = 4
 """How many rounds long somebody may be away before the others go on without it."""
 
@@ -81,6 +83,7 @@ class Rounds(Talk):
         post: what is made of a mean of gradients.
         correction: makes what is added to the parameters after each of the node's own steps.
         steady: whether the global batch stays what it is while nodes are away: the others then take larger ones.
+        hand_optimizer: whether a node that is new is handed what an optimiser remembers too.
         on_view: called when rounds are among others.
         first_wait_s: how long the first round is waited for.
     """
@@ -105,6 +108,7 @@ class Rounds(Talk):
         post: Callable[[Vector], Vector] | None = None,
         correction: Callable[[], Correction] = Uncorrected,
         steady: bool = False,
+        hand_optimizer: bool = False,
         on_view: Callable[[], None] | None = None,
         first_wait_s: float = FIRST_WAIT_S,
     ) -> None:
@@ -137,15 +141,21 @@ class Rounds(Talk):
         self._gradient_was_merged = False
         self._durations: deque[float] = deque(maxlen=5)
         self._lineage = Lineage([])
-        self._joining: asyncio.Task[None] | None = None
-        self._handed: tuple[Agreement, Vector, Work] | None = None
-        self._view_changed = asyncio.Event()
+        self._loss = math.nan
+        """What the node's own loss was when it last agreed with others."""
+        self._handover = Handover(replica, self._all_held, optimizer=hand_optimizer)
         self._steady = steady
         self._on_view = on_view
         self._first_wait_s = first_wait_s
         self._models: Rounds | None = None
         if quantity is Quantity.GRADIENT:
-            self._models = Rounds(replica, when=AfterAView(), on_view=self._begin_anew, first_wait_s=LEAST_WAIT_S)
+            self._models = Rounds(
+                replica,
+                when=AfterAView(),
+                hand_optimizer=hand_optimizer,
+                on_view=self._begin_anew,
+                first_wait_s=LEAST_WAIT_S,
+            )
 
     def start(self, spawn: Spawn) -> None:
         self._spawn = spawn
@@ -154,7 +164,7 @@ class Rounds(Talk):
             self._models.start(spawn)
         else:
             self._replica.group.start(spawn, self)
-            spawn(self._hand_over())
+            self._handover.start(spawn)
         self._reduction.start(self._replica.world, self._replica.members, spawn)
         initial = self._replica.read(Quantity.PARAMETERS)
         for fragment in self._fragments:
@@ -203,7 +213,7 @@ class Rounds(Talk):
     @property
     def settled(self) -> bool:
         """Whether all have met since others came or went."""
-        return self._joining is None and (self._replica.group.view.number == 0 or self._number > 0)
+        return not self._handover.is_under_way and (self._replica.group.view.number == 0 or self._number > 0)
 
     def _correct(self) -> None:
         steps = [(each.span, each.correction.step()) for each in self._fragments]
@@ -222,7 +232,7 @@ class Rounds(Talk):
             self._collect()
         elif self._replica.group.held:
             return False
-        elif self._joining is not None:
+        elif self._handover.is_under_way:
             return self._join()
         merged = self._apply()
         # A gradient is exchanged before its step is counted.
@@ -265,6 +275,8 @@ class Rounds(Talk):
             snapshot = replica.read(self._quantity)[fragment.span]
             alone = 1
         weight = self._weight(step - fragment.step)
+        if fragment.is_anew:
+            weight *= self._soundness()
         payload = fragment.payload(snapshot, weight)
         if payload is None:
             world.record(ContributionRefused(at=world.now, node=world.name, name=name, why="not finite"))
@@ -276,6 +288,13 @@ class Rounds(Talk):
         task = self._spawn(self._reduce(meeting, payload, tail, via))
         self._pending = _Pending(meeting, via, fragment, snapshot, step, alone, world.now, task)
         self._number += 1
+
+    def _soundness(self) -> float:
+        """What is to be made of what the node has learned apart: less if by its own loss it has got worse since."""
+        if self._loss <= 0 or not math.isfinite(self._loss):
+            return 1.0
+        worse = self._replica.loss / self._loss
+        return 1.0 if worse <= WORSE else (WORSE / worse if math.isfinite(worse) else 0.0)
 
     async def _reduce(self, meeting: Round, payload: Vector, tail: Vector, via: str) -> Reduced:
         if meeting.size == 1:
@@ -320,6 +339,7 @@ class Rounds(Talk):
                 values[fragment.span] = mean
         replica.write(self._quantity, values)
         replica.include(tail.work)
+        self._loss = replica.loss
         self._durations.append(world.now - pending.since)
         replica.group.grace_s = max(GRACE_S, GRACE_ROUNDS * median(self._durations))
         if self._quantity is Quantity.PARAMETERS:
@@ -354,22 +374,18 @@ class Rounds(Talk):
         for fragment in self._fragments:
             fragment.correction.here(everybody=len(view.members) == len(self._replica.members))
         theirs = {name: read_summary(summaries[name]) for name in view.members}
-        common = Lineage.common(theirs.values())
-        if common is not None:
-            self._begin_from(self._lineage.back_to(common))
+        agreement = Lineage.chosen(theirs.values())
+        if agreement in self._lineage:
+            self._begin_from(self._lineage.back_to(agreement))
         else:
-            held_by = Counter(each[-1] for each in theirs.values())
-            most = max(held_by, key=lambda agreement: (held_by[agreement], agreement[1], agreement[0]))
-            if self._lineage.current == most:
-                self._begin_from(self._lineage.back_to(most))
-            else:
-                hosts = [name for name in view.members if theirs[name][-1] == most]
-                host = hosts[self._replica.rank % len(hosts)]
-                self._joining = self._spawn(self._ask(host, view, most))
-        self._view_changed.set()
-        self._view_changed = asyncio.Event()
+            hosts = [name for name in view.members if agreement in theirs[name]]
+            self._handover.ask(hosts[self._replica.rank % len(hosts)], view, agreement)
+        self._handover.view_changed()
         if self._on_view:
             self._on_view()
+
+    def _all_held(self) -> Vector:
+        return np.concatenate([_held(fragment) for fragment in self._fragments])
 
     def _begin_from(self, held: list[Vector]) -> None:
         for fragment, values in zip(self._fragments, held, strict=True):
@@ -389,49 +405,22 @@ class Rounds(Talk):
             pending.fragment.abandon(pending.snapshot)
         for fragment in self._fragments:
             fragment.collected()  # models are averaged next, and these gradients are in them
-        if self._joining:
-            self._joining.cancel()
-            self._joining = self._handed = None
-
-    async def _ask(self, host: str, view: View, agreement: Agreement) -> None:
-        """Has what most hold sent by one of them."""
-        peer = self._replica.world.peer(host)
-        await peer.send("state please", view.name.encode(), lane=Lane.CONTROL)
-        message = await peer.receive(f"state {view.name}")
-        size = 8 * len(self._replica.members)
-        values = np.frombuffer(message.body[size:], dtype=np.float32)
-        self._handed = agreement, values, np.frombuffer(message.body[:size], dtype=np.int64)
-
-    async def _hand_over(self) -> None:
-        """Sends what all hold to those who ask for it."""
-        assert self._spawn is not None
-        world = self._replica.world
-        while True:
-            message = await world.receive("state please")
-            self._spawn(self._send_state(message.sender, message.head.decode()))
-
-    async def _send_state(self, name: str, view: str) -> None:
-        number = int(view.partition(".")[0])
-        while self._replica.group.view.number < number:
-            await self._view_changed.wait()
-        if self._replica.group.view.name == view:
-            held = np.concatenate([_held(fragment) for fragment in self._fragments])
-            body = self._replica.work.tobytes() + held.tobytes()
-            await self._replica.world.peer(name).send(f"state {view}", body=body)
+        self._handover.end()
 
     def _join(self) -> bool:
         """Takes over what most hold, once it is here."""
-        if self._handed is None:
+        handed = self._handover.handed
+        if handed is None:
             return False
-        agreement, values, work = self._handed
+        values = handed.values
         self._replica.write(Quantity.PARAMETERS, values)
-        self._replica.include(work)
+        self._replica.take_over(handed.work, handed.memory)
         held = [values[fragment.span] for fragment in self._fragments]
         self._begin_from(held)
-        self._lineage.adopt(agreement, held)
+        self._lineage.adopt(handed.agreement, held)
         for fragment in self._fragments:
             self._when.agreed(values, fragment.span)
-        self._joining = self._handed = None
+        self._handover.end()
         world = self._replica.world
         world.record(Joined(at=world.now, node=world.name, view=self._replica.group.view.name))
         return True

@@ -4,6 +4,7 @@ A recipe's signature says what may be written.  What cannot be is refused in one
 """
 
 import inspect
+import math
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ import numpy as np
 from atoll.codec import CODECS, Codec, parse_codec
 from atoll.errors import StrategyError, nearest
 from atoll.exchange import Vector
+from atoll.saved import Saved
 from atoll.strategy.replica import Quantity, Replica, Work
 from atoll.strategy.talk import Strategy, Talk
 
@@ -193,6 +195,16 @@ class _Nobody:
 
     def include(self, work: Work) -> None:
         """Nor work."""
+
+    @property
+    def loss(self) -> float:
+        return math.nan
+
+    def memory(self) -> Saved:
+        return {}
+
+    def take_over(self, work: Work, memory: Saved) -> None:
+        """Nor anything to hand over."""
 
 
 def _join(make: Callable[..., Talk], chosen: dict[str, Any], replica: Replica) -> Talk:

@@ -81,6 +81,11 @@ class Batches:
             self._epoch, self._used, self._piece = self._epoch + 1, 0, 0
         self._order = self._draw.permutation(self._pieces[self._piece])
 
+    def skip(self, examples: int) -> None:
+        """Goes on as if so many examples, or a few more, had been used."""
+        while examples > 0:
+            examples -= len(self._next())
+
     def save(self) -> Saved:
         place = {
             "draw": self._draw.bit_generator.state,

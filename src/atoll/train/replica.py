@@ -1,6 +1,7 @@
 """A node's own model: it trains, is tested, and is read and changed by strategies at step boundaries."""
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -27,6 +28,9 @@ from atoll.train.task import Examples, Task
 from atoll.world.base import World
 
 __all__ = ["TrainedReplica"]
+
+LOSSES = 10
+"""Over how many batches a node's own loss is taken."""
 
 
 class TrainedReplica:
@@ -80,6 +84,7 @@ class TrainedReplica:
         self._batch = torch.zeros(0, dtype=torch.int64)
         self._batch_factor = 1.0
         self._borrowed: list[Examples] = []
+        self._losses: deque[torch.Tensor] = deque(maxlen=LOSSES)
 
     @property
     def size(self) -> int:
@@ -100,6 +105,7 @@ class TrainedReplica:
         self._optimizer.zero_grad()
         loss = self._task.loss(self.model(inputs), targets)
         loss.backward()  # type: ignore[no-untyped-call]
+        self._losses.append(loss.detach())
         self.work[self.rank] += len(self._batch)
 
     def update(self) -> None:
@@ -171,20 +177,43 @@ class TrainedReplica:
     def include(self, work: Work) -> None:
         np.maximum(self.work, work, out=self.work)
 
-    # What checkpoints hold ---
+    @property
+    def loss(self) -> float:
+        return float(torch.stack(list(self._losses)).mean()) if self._losses else math.nan
 
-    def save(self) -> Saved:
-        model = {name: _array(value) for name, value in self.model.state_dict().items()}
-        optimizer = {
+    def memory(self) -> Saved:
+        return {
             f"{place}/{name}": _array(value)
             for place, state in self._optimizer.state_dict()["state"].items()
             for name, value in state.items()
             if value is not None
         }
+
+    def take_over(self, work: Work, memory: Saved) -> None:
+        done = int(work[self.rank] - self.work[self.rank])
+        if done > 0:  # it has been here before, and goes on where it was in its data
+            self._batches.skip(done)
+        self.include(work)
+        if memory:
+            self._remember(memory)
+
+    def _remember(self, memory: Saved) -> None:
+        state: dict[int, dict[str, torch.Tensor]] = {}
+        for key, value in memory.items():
+            place, name = key.split("/", 1)
+            state.setdefault(int(place), {})[name] = torch.from_numpy(value)
+        groups = self._optimizer.state_dict()["param_groups"]
+        self._optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+    # What checkpoints hold ---
+
+    def save(self) -> Saved:
+        model = {name: _array(value) for name, value in self.model.state_dict().items()}
         world = np.frombuffer(self.world.save(), dtype=np.uint8)
         return {
             **under("model", model),
-            **under("optimizer", optimizer),
+            **under("optimizer", self.memory()),
+            "losses": np.array([float(each) for each in self._losses], dtype=np.float32),
             **under("batches", self._batches.save()),
             "work": self.work.copy(),
             "world": world,
@@ -193,12 +222,8 @@ class TrainedReplica:
 
     def load(self, saved: Saved) -> None:
         self.model.load_state_dict({name: torch.from_numpy(value) for name, value in part("model", saved).items()})
-        state: dict[int, dict[str, torch.Tensor]] = {}
-        for key, value in part("optimizer", saved).items():
-            place, name = key.split("/", 1)
-            state.setdefault(int(place), {})[name] = torch.from_numpy(value)
-        groups = self._optimizer.state_dict()["param_groups"]
-        self._optimizer.load_state_dict({"state": state, "param_groups": groups})
+        self._remember(part("optimizer", saved))
+        self._losses.extend(torch.from_numpy(saved["losses"]))
         self._batches.load(part("batches", saved))
         self.work[:] = saved["work"]
         self.world.load(saved["world"].tobytes())
