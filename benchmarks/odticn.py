@@ -29,6 +29,7 @@ def with_outer_momentum(network: str) -> dict[str, str]:
         f"diloco:every={4 * steps},rate=1": "outer momentum, every 4",
         f"diloco:every={steps},rate=1,momentum=0.5,overlap": "outer momentum, overlapped",
         f"diloco:every={2 * steps},rate=1,overlap,nothing": "outer momentum, overlapped every 2, nothing ahead",
+        "diloco:every=11,rate=1.5,momentum=0.6,overlap": "the same every 11 steps, tuned",
     }
 
 

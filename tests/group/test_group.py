@@ -29,6 +29,12 @@ class Standing:
     def summary(self) -> Summary:
         return [["place", self.place]]
 
+    def results(self) -> Summary:
+        return []
+
+    def compared(self, sender: str, results: Summary) -> bool:
+        return not results or not sender
+
     def installed(self, view: View, summaries: dict[str, Summary]) -> None:
         assert self.world is not None
         assert summaries[self.world.name] == self.summary(), "what is agreed on is where it stands"

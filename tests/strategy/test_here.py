@@ -7,8 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from atoll.codec.reduce import Reduced
+from atoll.exchange import Vector
 from atoll.strategy import parse_strategy
-from atoll.trace import Event, Exchanged, Joined
+from atoll.strategy.fragment import Fragment
+from atoll.trace import ContributionRefused, Event, Exchanged, Joined
 from atoll.world import Physics
 from atoll.world.base import World
 from tests.strategy.nodes import Numbers, VectorReplica, run_strategy
@@ -136,3 +139,36 @@ def test_in_any_weather_all_who_took_a_result_hold_the_same(seed: int, spec: str
     for replica in replicas.values():
         assert np.isfinite(replica.values).all()
         assert (replica.work <= 120).all()
+
+
+@pytest.mark.parametrize("codec", ["", ",codec=int8"])
+def test_who_holds_something_else_after_a_round_is_found_out(monkeypatch: pytest.MonkeyPatch, codec: str) -> None:
+    """It trains alone until it is handed what the others hold."""
+    calls: dict[int, int] = {}
+    honest = Fragment.mean
+
+    def wrong(fragment: Fragment, result: Reduced, weight: float) -> Vector | None:
+        place = list(calls).index(id(fragment)) if id(fragment) in calls else len(calls)
+        calls[id(fragment)] = calls.get(id(fragment), 0) + 1
+        found = honest(fragment, result, weight)
+        return found + np.float32(1) if found is not None and place == 1 and calls[id(fragment)] == 5 else found
+
+    monkeypatch.setattr(Fragment, "mean", wrong)
+    net = network('[[node]]\ncount = 3\nstep_s = 0.5\n[[link]]\namong = "*"\nlatency_ms = 20')
+    events = Events()
+
+    def alike(_: World) -> tuple[Numbers, Numbers]:
+        return np.zeros(4), np.ones(4)
+
+    run_strategy(net, parse_strategy(f"allreduce:every=2{codec}"), alike, steps=60, trace=events)
+    refused = [event for event in events.all if isinstance(event, ContributionRefused)]
+    (node,) = {event.node for event in refused}
+    assert "holds" in refused[0].why
+    assert [event.node for event in events.all if isinstance(event, Joined)] == [node]
+    digests = collections.defaultdict(set)
+    for event in events.all:
+        if isinstance(event, Exchanged):
+            digests[event.name].add(event.digest)
+    assert 0 < sum(len(found) > 1 for found in digests.values()) <= 5, "from the mistake until it was found out"
+    late = [event.node for event in events.all if isinstance(event, Exchanged) and event.at > 25 and event.members == 3]
+    assert set(late) == {"0", "1", "2"}, "all meet again"

@@ -7,8 +7,8 @@ installs it.  Any node may vanish at any moment: who hears no more goes on in it
 leads, and a proposal with a higher number takes over.  Nodes on both sides of a partition have a leader each, and views
 of their own, until they reach each other again.
 
-The leader tells the members every now and then which view it is in.  Who is in another one says so, and there is a new
-proposal: an installation that somebody missed is made good.
+The leader tells the members every now and then which view it is in, and what its last exchanges came to.  Who is in
+another one, or holds something else, says so, and there is a new proposal: what somebody missed is made good.
 """
 
 import asyncio
@@ -61,6 +61,12 @@ class View:
 
 class Guest(Protocol):
     """Who exchanges in views."""
+
+    def results(self) -> Summary:
+        """The last exchanges of this view, each with a digest of what came of it here."""
+
+    def compared(self, sender: str, results: Summary) -> bool:
+        """Another member's results; `False` if the same exchange came to something else here."""
 
     def summary(self) -> Summary:
         """Where this node stands.  It does not change while the group is held."""
@@ -130,7 +136,12 @@ class Group:
                     if await self._propose(present):
                         break
             elif ticks % HEARTBEAT_TICKS == 0:
-                self._tell(self.view.members, kind="view", number=self.view.number, leader=self.view.leader)
+                self._tell_view()
+
+    def _tell_view(self) -> None:
+        assert self._guest is not None
+        results = self._guest.results()
+        self._tell(self.view.members, kind="view", number=self.view.number, leader=self.view.leader, results=results)
 
     def _look(self) -> list[str] | None:
         """Who is here; `None` while that is not clear."""
@@ -173,7 +184,7 @@ class Group:
             self._strays.add(self._world.name)  # others have promised more: once again, with a higher number
             return False
         members = tuple(name for name in self._everybody if name in answers)
-        if members == self.view.members and {view for view, _ in answers.values()} == {self.view.name}:
+        if members == self.view.members and self._is_one(answers.values()):
             self._tell(members, kind="keep", number=number, leader=self._label)
             self._held_until_s = 0.0
             return True
@@ -182,6 +193,12 @@ class Group:
         self._tell(members, kind="install", number=number, leader=view.leader, members=members, summaries=summaries)
         self._install(view, summaries)
         return True
+
+    def _is_one(self, answers: Iterable[tuple[str, Summary]]) -> bool:
+        """Whether all who answered are in this view, and have something in common."""
+        views, summaries = zip(*answers, strict=True)
+        shared = set.intersection(*(set(map(tuple, summary)) for summary in summaries))
+        return set(views) == {self.view.name} and bool(shared)
 
     def _promise(self, to: tuple[int, str], hold_s: float) -> None:
         self._promised = to
@@ -227,7 +244,8 @@ class Group:
             if self._promised == name:
                 self._held_until_s = 0.0
         elif kind == "view":
-            if name != (self.view.number, self.view.leader):
+            here = name == (self.view.number, self.view.leader)
+            if not here or not self._guest.compared(sender, more["results"]):
                 self._answer(sender, "stray", self._promised)
         elif kind == "stray":
             self._strays.add(sender)

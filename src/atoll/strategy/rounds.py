@@ -55,6 +55,8 @@ LEAST_WAIT_S = 2.0
 FIRST_WAIT_S = 30.0
 """How long a round is waited for before anything is known of how long rounds take."""
 MEAN = Mean()
+REMEMBERED = 8
+"""How many rounds' results are compared with others'."""
 LONG_AGO = 1 << 30
 WORSE = 1.5
 """A node's loss on its own batches may grow so much while it is apart before what it has learned counts less."""
@@ -104,7 +106,7 @@ class Rounds(Talk):
         outer: Callable[[], Outer] = TakeMean,
         ahead: Callable[[], Ahead] = OwnSteps,
         fragments: int = 1,
-        who: Callable[[int, tuple[str, ...]], tuple[str, ...]] = lambda _, members: members,
+        who: Callable[[int, tuple[str, ...]], tuple[str, ...]] | None = None,
         post: Callable[[Vector], Vector] | None = None,
         correction: Callable[[], Correction] = Uncorrected,
         steady: bool = False,
@@ -118,7 +120,8 @@ class Rounds(Talk):
         self._weight = weight
         self._overlap = overlap
         self._warmup = warmup
-        self._who = who
+        self._who = who or (lambda _, members: members)
+        self._is_of_all = who is None
         self._post = post
         self._patience = patience
         self._reduction = reduction or Plain()
@@ -141,6 +144,10 @@ class Rounds(Talk):
         self._gradient_was_merged = False
         self._durations: deque[float] = deque(maxlen=5)
         self._lineage = Lineage([])
+        self._results: dict[str, str] = {}
+        """Digests of what the last rounds came to."""
+        self._is_astray = False
+        """It holds something else than the others, and trains alone until there is a new view."""
         self._loss = math.nan
         """What the node's own loss was when it last agreed with others."""
         self._handover = Handover(replica, self._all_held, optimizer=hand_optimizer)
@@ -230,7 +237,7 @@ class Rounds(Talk):
             if self._replica.group.held or not self._models.settled:
                 return False
             self._collect()
-        elif self._replica.group.held:
+        elif self._replica.group.held or self._is_astray:
             return False
         elif self._handover.is_under_way:
             return self._join()
@@ -318,7 +325,7 @@ class Rounds(Talk):
     def _apply(self) -> bool:
         """Takes the result of the round under way, if it is there."""
         pending = self._pending
-        if pending is None or not pending.task.done() or self._replica.group.held:
+        if pending is None or not pending.task.done() or self._replica.group.held or self._is_astray:
             return False
         self._pending = None
         self._done += 1
@@ -345,6 +352,11 @@ class Rounds(Talk):
         if self._quantity is Quantity.PARAMETERS:
             held = [_held(fragment) for fragment in self._fragments]
             self._lineage.agreed(replica.group.view.name, pending.meeting.key + 1, held)
+        digest = _digest(fragment.agreed if self._quantity is Quantity.PARAMETERS else mean)
+        if self._is_of_all:
+            self._results[pending.meeting.name] = digest
+            for old in list(self._results)[:-REMEMBERED]:
+                del self._results[old]
         self._choice.learn(pending.via, world.now - pending.since, tail.reports)
         self._when.agreed(values, fragment.span)
         world.record(
@@ -356,7 +368,7 @@ class Rounds(Talk):
                 since=pending.since,
                 members=pending.meeting.size,
                 late=late,
-                digest=_digest(fragment.agreed if self._quantity is Quantity.PARAMETERS else mean),
+                digest=digest,
             )
         )
         return True
@@ -365,6 +377,25 @@ class Rounds(Talk):
 
     def summary(self) -> Summary:
         return self._lineage.summary()
+
+    def results(self) -> Summary:
+        return [list(result) for result in self._results.items()]
+
+    def compared(self, sender: str, results: Summary) -> bool:
+        """Who holds something else than the leader after one and the same round has made a mistake, whoever it was: it
+        forgets what it has in common with others, and is handed what they hold.
+        """
+        world = self._replica.world
+        for name, digest in results:
+            if self._results.get(name, digest) != digest:
+                why = f"{sender} holds {digest}, and this node {self._results[name]}"
+                world.record(ContributionRefused(at=world.now, node=world.name, name=str(name), why=why))
+                self._lineage = Lineage(
+                    self._lineage.back_to(self._lineage.current), (f"{world.name} at {world.now}", 0)
+                )
+                self._is_astray = True
+                return False
+        return True
 
     def installed(self, view: View, summaries: dict[str, Summary]) -> None:
         """Rounds are among others from now on."""
@@ -396,6 +427,8 @@ class Rounds(Talk):
         if self._steady:
             self._replica.scale_batch(len(self._replica.members) / len(self._replica.group.view.members))
         self._number = 0
+        self._results.clear()
+        self._is_astray = False
         self._begun_at_step = -LONG_AGO  # what was learned apart is merged at once, and nobody waits for steps first
         self._choice = Choice(self._via, self._reduction.vias)
         self._reduction.restart()
