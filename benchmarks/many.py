@@ -20,7 +20,7 @@ from atoll.train.node import train
 from atoll.train.replica import TrainedReplica
 from atoll.train.run import Tester
 from atoll.world import Simulation
-from atoll.world.sim import SimWorld
+from atoll.world.simworld import SimWorld
 
 ROUNDS = 100
 

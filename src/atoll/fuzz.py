@@ -39,7 +39,7 @@ from atoll.trace import Event, Exchanged, Waited
 from atoll.world import Physics, Simulation
 from atoll.world.base import World
 from atoll.world.faults import MESSAGE_KINDS, Fault
-from atoll.world.sim import SimWorld
+from atoll.world.simworld import SimWorld
 
 __all__ = ["STRATEGIES", "Case", "Failure", "Numbers", "check", "draw_case", "fuzz", "minimise"]
 

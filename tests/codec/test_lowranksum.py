@@ -7,7 +7,7 @@ from atoll.codec.lowranksum import LowRankSum
 from atoll.codec.reduce import Reduced
 from atoll.codec.transform import matrix_shape
 from atoll.exchange import COLLECTIVES, Round
-from atoll.world.sim import SimWorld
+from atoll.world.simworld import SimWorld
 from tests.world.networks import network, run
 
 

@@ -11,7 +11,7 @@ from atoll.codec import parse_codec
 from atoll.codec.reduce import AgreedTopK, Coded, Plain, Reduced, Reduction, fitting
 from atoll.errors import StrategyError
 from atoll.exchange import COLLECTIVES, Round, Vector
-from atoll.world.sim import SimWorld
+from atoll.world.simworld import SimWorld
 from tests.codec.vectors import ALL
 from tests.world.networks import network, run
 

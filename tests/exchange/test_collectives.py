@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from atoll.exchange import COLLECTIVES, Round, Vector
 from atoll.network import Network
 from atoll.world import Physics
-from atoll.world.sim import SimWorld
+from atoll.world.simworld import SimWorld
 from tests.world.networks import network, run
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from atoll.exchange import COLLECTIVES, Round
 from atoll.exchange.cost import Links, broadcast_s, collective_s, ring_order, tree_order
-from atoll.world.sim import SimWorld
+from atoll.world.simworld import SimWorld
 from tests.world.networks import network, run
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from atoll.group import Group, Summary, View
 from atoll.network import Network, load_network
 from atoll.world import Physics, Simulation
-from atoll.world.sim import SimWorld
+from atoll.world.simworld import SimWorld
 from tests.world.networks import network
 
 T = TypeVar("T")

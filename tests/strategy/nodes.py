@@ -14,7 +14,7 @@ from atoll.trace import Recorder
 from atoll.world import IDEAL, Physics, Simulation
 from atoll.world.base import World
 from atoll.world.faults import parse_faults
-from atoll.world.sim import SimWorld
+from atoll.world.simworld import SimWorld
 
 T = TypeVar("T")
 Numbers = NDArray[Any]

@@ -6,7 +6,7 @@ from atoll.train.node import train
 from atoll.train.replica import TrainedReplica
 from atoll.train.run import Tester
 from atoll.world import Simulation
-from atoll.world.sim import SimWorld
+from atoll.world.simworld import SimWorld
 from tests.world.networks import network
 
 TASK = load_task("digits")

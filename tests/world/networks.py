@@ -7,7 +7,7 @@ from typing import Any
 from atoll.network import Network, parse_network
 from atoll.world import IDEAL, Physics, Simulation
 from atoll.world.base import FRAME_BYTES
-from atoll.world.sim import SimWorld
+from atoll.world.simworld import SimWorld
 
 PAIR = """
 [[node]]

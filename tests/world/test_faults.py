@@ -13,7 +13,7 @@ from atoll.train import RunSpec, simulate
 from atoll.world import IDEAL, Physics, Simulation
 from atoll.world.base import frame_bytes
 from atoll.world.faults import Fault, load_faults, parse_faults
-from atoll.world.sim import SimWorld
+from atoll.world.simworld import SimWorld
 from tests.world.networks import PAIR, network, sized
 
 NAMES = ("0", "1", "2", "3")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from atoll.network import Network, parse_network
 from atoll.world import IDEAL, Lane, Physics, Simulation
 from atoll.world.physics import INITIAL_WINDOW_BYTES, loss_limit
-from atoll.world.sim import SimWorld
+from atoll.world.simworld import SimWorld
 from tests.world.networks import PAIR, STAR, Send, arrivals, network, run, sized
 
 NEAR = 1e-9

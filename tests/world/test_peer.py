@@ -13,7 +13,7 @@ from atoll.network import Network
 from atoll.trace import Event, Transferred
 from atoll.world import IDEAL, Lane, Simulation
 from atoll.world.peer import Order
-from atoll.world.sim import SimWorld
+from atoll.world.simworld import SimWorld
 from tests.world.networks import network, sized
 
 RELAYED = dataclasses.replace(IDEAL, relays=True)

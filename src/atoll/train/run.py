@@ -38,7 +38,7 @@ from atoll.train.task import Task
 from atoll.train.tasks import load_task
 from atoll.world import Simulation
 from atoll.world.faults import Fault
-from atoll.world.sim import SimWorld
+from atoll.world.simworld import SimWorld
 
 __all__ = ["IDEAL_STRATEGY", "RunSpec", "check_device", "simulate"]
 

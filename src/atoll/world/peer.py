@@ -17,7 +17,8 @@ from atoll.world.connection import Connection, Transfer
 from atoll.world.links import Links
 
 if TYPE_CHECKING:
-    from atoll.world.sim import Simulation, SimWorld
+    from atoll.world.sim import Simulation
+    from atoll.world.simworld import SimWorld
 
 __all__ = ["Flight", "Order", "SimPeer"]
 

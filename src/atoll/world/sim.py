@@ -8,31 +8,27 @@ waits for what.
 import asyncio
 import gc
 import itertools
-import json
 import math
-import random
-import sys
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from atoll.errors import Stalled, UnknownPeer, nearest
-from atoll.network import Link, Network, Node
-from atoll.seeds import derive, stream
-from atoll.trace import Computed, Event, FaultChanged, ReachChanged, Recorder, RunEnded, RunStarted
+from atoll.errors import Stalled
+from atoll.network import Link, Network
+from atoll.seeds import stream
+from atoll.trace import Event, FaultChanged, ReachChanged, Recorder, RunEnded, RunStarted
 from atoll.version import VERSION
-from atoll.world.base import Lane, Message, World
 from atoll.world.connection import Transfer
 from atoll.world.faults import MESSAGE_KINDS, Fault
 from atoll.world.links import Links
 from atoll.world.loop import VirtualLoop
-from atoll.world.mailbox import Mailbox, Waiter
-from atoll.world.peer import Flight, Order, SimPeer
+from atoll.world.peer import Flight, SimPeer
 from atoll.world.physics import Physics
 from atoll.world.reach import Reach
+from atoll.world.simworld import SimWorld
 from atoll.world.stall import draw_stall
 
-__all__ = ["SimWorld", "Simulation"]
+__all__ = ["Simulation"]
 
 T = TypeVar("T")
 
@@ -350,201 +346,3 @@ def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
-
-
-def _may_take(waiter: Waiter, sender: str | None) -> bool:
-    """Whether a waiter that was woken may be about to take what a receive from `sender` wants: first come, first
-    served.
-    """
-    return waiter.wake.done() and (waiter.sender is None or sender is None or waiter.sender == sender)
-
-
-class SimWorld(World):
-    """One node's view of a simulation."""
-
-    __slots__ = (
-        "_mailboxes",
-        "_node",
-        "_orders",
-        "_peers",
-        "_processor",
-        "_random",
-        "_sent_bytes",
-        "_stalled",
-        "_torch_states",
-        "simulation",
-        "slowness",
-    )
-
-    def __init__(self, simulation: Simulation, node: Node) -> None:
-        self.simulation = simulation
-        self._node = node
-        self._mailboxes: dict[str, Mailbox] = {}
-        self._orders: dict[tuple[str, Lane], Order] = {}
-        self._peers: dict[str, SimPeer] = {}
-        self._processor: asyncio.Lock | None = None
-        self._random: random.Random | None = None
-        self._sent_bytes = 0
-        self._stalled: asyncio.Future[None] | None = None
-        self._torch_states: list[Any] = []
-        self.slowness = 1.0
-
-    @property
-    def name(self) -> str:
-        return self._node.name
-
-    @property
-    def now(self) -> float:
-        return self.simulation.loop.time()
-
-    @property
-    def random(self) -> random.Random:
-        if self._random is None:
-            self._random = stream(self.simulation.seed, "node", self.name)
-        return self._random
-
-    def save(self) -> bytes:
-        torch_states = [bytes(state.numpy()).hex() for state in self._torch_states]
-        state = {"random": self.random.getstate(), "torch": torch_states, "sent_bytes": self._sent_bytes}
-        return json.dumps(state).encode()
-
-    def load(self, saved: bytes) -> None:
-        found = json.loads(saved)
-        version, numbers, gauss = found["random"]
-        self.random.setstate((version, tuple(numbers), gauss))
-        torch = sys.modules["torch"]
-        self._torch_states = [torch.frombuffer(bytearray.fromhex(each), dtype=torch.uint8) for each in found["torch"]]
-        self._sent_bytes = found["sent_bytes"]
-
-    @property
-    def sent_bytes(self) -> int:
-        return self._sent_bytes
-
-    def hand_over(self, size: int) -> None:
-        self._sent_bytes += size
-
-    @property
-    def peer_names(self) -> Sequence[str]:
-        return [name for name in self.simulation.node_names if name != self.name]
-
-    def peer(self, name: str) -> SimPeer:
-        peer = self._peers.get(name)
-        if peer is None:
-            if name == self.name:
-                raise UnknownPeer(f"{name!r} is this node itself, not one of its peers")
-            if name not in self.simulation.worlds:
-                raise UnknownPeer(f"{self.name} has no peer {name!r}; {nearest(name, self.peer_names)}")
-            peer = self._peers[name] = SimPeer(self, name)
-        return peer
-
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
-        await self._standing_still()
-
-    def stall(self, *, on: bool) -> None:
-        """Lets the node stand still wherever it next asks the world for something, or go on."""
-        if on:
-            self._stalled = self._stalled or self.simulation.loop.create_future()
-        elif self._stalled:
-            stalled, self._stalled = self._stalled, None
-            stalled.set_result(None)
-
-    async def _standing_still(self) -> None:
-        while self._stalled:
-            await asyncio.wait([self._stalled])
-
-    def forget(self) -> None:
-        """The node begins anew: what had arrived for the one before is gone."""
-        self._mailboxes.clear()
-        self._processor = None
-        self._torch_states = []
-
-    async def compute(self, work: Callable[[], T], *, steps: float = 1.0) -> T:
-        if self._processor is None:
-            self._processor = asyncio.Lock()
-        async with self._processor:
-            since = self.now
-            with self._own_torch_randomness():
-                result = work()
-            await asyncio.sleep(steps * self._node.step_s * self.slowness)
-            await self._standing_still()
-            self.record(Computed(at=self.now, node=self.name, since=since, steps=steps))
-            return result
-
-    @contextmanager
-    def _own_torch_randomness(self) -> Iterator[None]:
-        """Nodes share a process, and torch has one random state a process: each node's own is put in place while it
-        computes.
-        """
-        torch = sys.modules.get("torch")
-        if torch is None:
-            yield
-            return
-        generators = [torch.default_generator]
-        if torch.cuda.is_initialized():
-            generators += torch.cuda.default_generators
-        outside = [each.get_state() for each in generators]
-        seed = derive(self.simulation.seed, "torch", self.name) % 2**63
-        for place, generator in enumerate(generators):
-            if place < len(self._torch_states):
-                generator.set_state(self._torch_states[place])
-            else:
-                generator.manual_seed(seed)
-        try:
-            yield
-        finally:
-            self._torch_states = [each.get_state() for each in generators]
-            for generator, state in zip(generators, outside, strict=True):
-                generator.set_state(state)
-
-    async def receive(self, channel: str) -> Message:
-        return await self.receive_from(None, channel)
-
-    async def receive_from(self, sender: str | None, channel: str) -> Message:
-        await self._standing_still()
-        mailbox = self._mailboxes.get(channel)
-        if mailbox is None:
-            mailbox = self._mailboxes[channel] = Mailbox()
-        message = None if any(_may_take(waiter, sender) for waiter in mailbox.waiters) else mailbox.get(sender)
-        place = len(mailbox.waiters)
-        while message is None:
-            waiter = Waiter(channel, sender, self.simulation.loop)
-            mailbox.waiters.insert(place, waiter)
-            try:
-                await waiter.wake
-            except asyncio.CancelledError:
-                mailbox.waiters.remove(waiter)
-                mailbox.wake_one()  # if it was woken, the message is somebody else's now
-                self._tidy(channel, mailbox)
-                raise
-            place = mailbox.waiters.index(waiter)
-            del mailbox.waiters[place]
-            await self._standing_still()
-            message = mailbox.get(sender)
-        mailbox.wake_one()
-        self._tidy(channel, mailbox)
-        return message
-
-    def _tidy(self, channel: str, mailbox: Mailbox) -> None:
-        """Channels may be many and short-lived: an empty mailbox is not kept."""
-        if mailbox.empty and self._mailboxes.get(channel) is mailbox:
-            del self._mailboxes[channel]
-
-    def order(self, sender: str, lane: Lane) -> Order:
-        return self._orders.setdefault((sender, lane), Order())
-
-    def deliver(self, message: Message) -> None:
-        mailbox = self._mailboxes.get(message.channel)
-        if mailbox is None:
-            mailbox = self._mailboxes[message.channel] = Mailbox()
-        mailbox.put(message)
-
-    def messages_left(self) -> int:
-        """How many messages have arrived and were not received."""
-        return sum(len(mailbox) for mailbox in self._mailboxes.values())
-
-    def waiters(self) -> list[Waiter]:
-        return [waiter for mailbox in self._mailboxes.values() for waiter in mailbox.waiters]
-
-    def record(self, event: Event) -> None:
-        self.simulation.record(event)
