@@ -154,6 +154,8 @@ def run(
     """Train once, in simulation, and show it as it goes."""
     from atoll.compare import Plan
 
+    if checkpoint is not None and checkpoint.exists() and not checkpoint.is_dir():
+        raise CheckpointError(f"--checkpoint: {checkpoint} is a file: expected a folder")
     if resume and checkpoint is None:
         raise CheckpointError("--resume: expected --checkpoint FOLDER too, which says where to go on from")
     net = load_network(network)

@@ -125,6 +125,20 @@ def test_a_resumed_run_writes_what_the_one_before_it_would_have(tmp_path: Path, 
             assert steps[-1] > 30, "it went on where it was"
 
 
+def test_a_new_run_forgets_the_checkpoints_of_the_one_before(tmp_path: Path) -> None:
+    spec = RunSpec(
+        network=load_network("triangle"),
+        task="digits",
+        strategy="none",
+        limit_s=12,
+        checkpoints=tmp_path / "there",
+        checkpoint_s=5,
+    )
+    simulate(spec, tmp_path / "trace")
+    simulate(dataclasses.replace(spec, checkpoint_s=4, limit_s=7), tmp_path / "trace")
+    assert [each.name for each in (tmp_path / "there").iterdir()] == ["00000004.000"]
+
+
 def test_a_run_of_something_else_is_not_resumed(tmp_path: Path) -> None:
     spec = RunSpec(
         network=load_network("triangle"),
@@ -138,5 +152,25 @@ def test_a_run_of_something_else_is_not_resumed(tmp_path: Path) -> None:
     for other, what in (({"strategy": "gossip"}, "strategy"), ({"seed": 1}, "seed"), ({"shards": "iid"}, "shards")):
         with pytest.raises(CheckpointError, match=f"another run: {what}"):
             simulate(dataclasses.replace(spec, resume=True, **other), tmp_path / "trace")
+    with pytest.raises(CheckpointError, match="at 10 s, and the limit is 9 s"):
+        simulate(dataclasses.replace(spec, resume=True, limit_s=9), tmp_path / "trace")
+    place = latest(tmp_path / "there")
+    earlier = place.parent / "00000005.000" / "node 1.safetensors"
+    for name, change, what in (
+        ("trace.jsonl", lambda old: old.replace(b"0", b"1", 1), "damaged"),
+        (
+            "node 1.safetensors",
+            lambda _: earlier.read_bytes(),
+            "of another time",
+        ),
+        ("node 2.safetensors", None, "missing"),
+    ):
+        old = (place / name).read_bytes()
+        (place / name).unlink()
+        if change:
+            (place / name).write_bytes(change(old))
+        with pytest.raises(CheckpointError, match=what):
+            simulate(dataclasses.replace(spec, resume=True), tmp_path / "trace")
+        (place / name).write_bytes(old)
     with pytest.raises(CheckpointError, match="another run: network"):
         simulate(dataclasses.replace(spec, resume=True, network=load_network("perfect:3")), tmp_path / "trace")

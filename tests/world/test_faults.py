@@ -243,3 +243,11 @@ def test_training_goes_on_without_any_node_and_takes_it_back(
     assert all(last[name] > 30 or events[-1].at < 30 for name in others)
     if until:
         assert {event.members for event in views if event.at > 16} == {("0", "1", "2")}
+
+
+def test_what_is_no_script_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FaultError, match="double brackets"):
+        faults('[fault]\nkind = "crash"')
+    (tmp_path / "script").write_bytes(b"\xff\xfe")
+    with pytest.raises(FaultError, match="UTF-8"):
+        load_faults(tmp_path / "script", NAMES)

@@ -18,11 +18,12 @@ import safetensors
 import safetensors.numpy
 
 from atoll.errors import CheckpointError
-from atoll.saved import Saved
+from atoll.saved import Saved, note, read_note
 
-__all__ = ["Identity", "latest", "read_node", "read_run", "write_node", "write_run"]
+__all__ = ["TRACE", "Identity", "forget", "latest", "read_node", "read_run", "write_node", "write_run"]
 
 FORMAT = 1
+RUN, TRACE = "run.safetensors", "trace.jsonl"
 Identity = dict[str, Any]
 """What must be the same for a checkpoint to fit: the task, the strategy, the nodes, …"""
 
@@ -73,17 +74,28 @@ def write_run(folder: Path, at: float, nodes: dict[str, Saved], run: Saved, iden
     beside, place = folder / ".part", folder / f"{at:012.3f}"
     shutil.rmtree(beside, ignore_errors=True)
     beside.mkdir()
-    write_node(beside / "run.safetensors", run, identity)
-    shutil.copyfile(trace, beside / "trace.jsonl")
+    shutil.copyfile(trace, beside / TRACE)
     for name, saved in nodes.items():
         write_node(beside / f"node {_safe(name)}.safetensors", saved, {**identity, "node": name})
+    files = {path.name: _digest_of_file(path) for path in beside.iterdir()}
+    write_node(beside / RUN, {**run, "files": note(files)}, identity)
     shutil.rmtree(place, ignore_errors=True)
     beside.replace(place)
 
 
+def forget(folder: Path) -> None:
+    """Removes the checkpoints of an earlier run: the last one would be taken for the new run's."""
+    for place in _places(folder):
+        shutil.rmtree(place)
+
+
+def _places(folder: Path) -> list[Path]:
+    return [each for each in folder.glob("*") if each.is_dir() and re.fullmatch(r"\d+\.\d+", each.name)]
+
+
 def latest(folder: Path) -> Path:
     """The last checkpoint of a run."""
-    found = [each for each in folder.glob("*") if each.is_dir() and re.fullmatch(r"\d+\.\d+", each.name)]
+    found = _places(folder)
     if not found:
         raise CheckpointError(f"{folder}: there is no checkpoint here; expected what --checkpoint wrote")
     return max(found, key=lambda each: float(each.name))
@@ -91,10 +103,23 @@ def latest(folder: Path) -> Path:
 
 def read_run(place: Path, names: tuple[str, ...], identity: Identity) -> tuple[float, dict[str, Saved], Saved]:
     """When it was, what the nodes were that were there, and what is known of the run as a whole."""
-    run = read_node(place / "run.safetensors", identity)
+    run = read_node(place / RUN, identity)
+    for name, digest in read_note(run["files"]).items():
+        path = place / name
+        if not path.exists():
+            raise CheckpointError(f"{path}: is missing; remove {place} to go on from the checkpoint before it")
+        if _digest_of_file(path) != digest:
+            raise CheckpointError(
+                f"{path}: is damaged, or of another time; remove {place} to go on from the checkpoint before it"
+            )
     paths = {name: place / f"node {_safe(name)}.safetensors" for name in names}
     nodes = {name: read_node(path, {**identity, "node": name}) for name, path in paths.items() if path.exists()}
     return float(place.name), nodes, run
+
+
+def _digest_of_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 
 def _safe(name: str) -> str:

@@ -29,7 +29,7 @@ from atoll.trace import (
     Trace,
     TrainingStarted,
 )
-from atoll.train.checkpoint import Identity, latest, read_run, write_run
+from atoll.train.checkpoint import TRACE, Identity, forget, latest, read_run, write_run
 from atoll.train.harm import Harm
 from atoll.train.node import train
 from atoll.train.replica import TrainedReplica
@@ -120,7 +120,13 @@ def simulate(spec: RunSpec, trace_path: Path, *, task: Task | None = None) -> No
             raise CheckpointError("there is nothing to resume from: expected where the checkpoints are")
         place = latest(spec.checkpoints)
         begin_s, nodes, known = read_run(place, course.members, spec.identity)
-        shutil.copyfile(place / "trace.jsonl", trace_path)
+        if begin_s >= spec.limit_s:
+            raise CheckpointError(
+                f"{place}: is at {begin_s:g} s, and the limit is {spec.limit_s:g} s: expected a later one"
+            )
+        shutil.copyfile(place / TRACE, trace_path)
+    elif spec.checkpoints:
+        forget(spec.checkpoints)
     with Trace(trace_path, append=spec.resume) as trace:
         referee = _Referee(task, trace, course.used, stops=spec.stops)
         if known:

@@ -117,6 +117,8 @@ def load_faults(path: Path, names: Sequence[str]) -> tuple[Fault, ...]:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise FaultError(f"{path}: cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError as error:
+        raise FaultError(f"{path}: is not a text in UTF-8 ({error.reason})") from None
     return parse_faults(text, names, where=str(path))
 
 
@@ -128,9 +130,10 @@ def parse_faults(text: str, names: Sequence[str], *, where: str = "faults") -> t
         raise FaultError(f"{where}: not TOML: {error}") from None
     for key in found.keys() - {"fault"}:
         raise FaultError(f"{where}: there is no key {key!r} here; expected [[fault]] tables")
-    return tuple(
-        _fault(table, names, f"{where}, fault {number}") for number, table in enumerate(found.get("fault", []), 1)
-    )
+    tables = found.get("fault", [])
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise FaultError(f"{where}: expected [[fault]] tables, in double brackets")
+    return tuple(_fault(table, names, f"{where}, fault {number}") for number, table in enumerate(tables, 1))
 
 
 def _fault(table: dict[str, Any], names: Sequence[str], where: str) -> Fault:
