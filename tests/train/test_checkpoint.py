@@ -125,29 +125,18 @@ def test_a_resumed_run_writes_what_the_one_before_it_would_have(tmp_path: Path, 
             assert steps[-1] > 30, "it went on where it was"
 
 
+SHORT = RunSpec(network=load_network("triangle"), task="digits", strategy="allreduce", limit_s=12, checkpoint_s=5)
+
+
 def test_a_new_run_forgets_the_checkpoints_of_the_one_before(tmp_path: Path) -> None:
-    spec = RunSpec(
-        network=load_network("triangle"),
-        task="digits",
-        strategy="none",
-        limit_s=12,
-        checkpoints=tmp_path / "there",
-        checkpoint_s=5,
-    )
+    spec = dataclasses.replace(SHORT, checkpoints=tmp_path / "there")
     simulate(spec, tmp_path / "trace")
     simulate(dataclasses.replace(spec, checkpoint_s=4, limit_s=7), tmp_path / "trace")
     assert [each.name for each in (tmp_path / "there").iterdir()] == ["00000004.000"]
 
 
 def test_a_run_of_something_else_is_not_resumed(tmp_path: Path) -> None:
-    spec = RunSpec(
-        network=load_network("triangle"),
-        task="digits",
-        strategy="allreduce",
-        limit_s=12,
-        checkpoints=tmp_path / "there",
-        checkpoint_s=5,
-    )
+    spec = dataclasses.replace(SHORT, checkpoints=tmp_path / "there")
     simulate(spec, tmp_path / "trace")
     for other, what in (({"strategy": "gossip"}, "strategy"), ({"seed": 1}, "seed"), ({"shards": "iid"}, "shards")):
         with pytest.raises(CheckpointError, match=f"another run: {what}"):

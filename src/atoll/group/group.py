@@ -38,7 +38,9 @@ TRIES = 3
 HEARTBEAT_TICKS = 4
 
 Summary = list[list[Any]]
-"""Where a node stands, in words that JSON has."""
+"""Where a node stands: what it has agreed on with others, in words that JSON has.  Who shares nothing has nothing in
+common.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,18 +89,19 @@ class Fragment:
         if snapshot is not None and self._contributed is not None:
             self._ahead.give_back(self._contributed - snapshot)
 
-    def save(self, *under_way: Vector | None) -> Saved:
+    def save(self, *, under_way: bool = False, snapshot: Vector | None = None) -> Saved:
         """What the node has not told yet.
 
         Args:
-            under_way: the snapshot of the round that the fragment is in, if it is in one; that round is not counted on.
+            under_way: whether the fragment is in a round, which is not counted on.
+            snapshot: that round's.
         """
         kept, unused = self.feedback.kept, self._ahead.unused
         if under_way:
             kept = self._kept_before
-            if under_way[0] is not None and self._contributed is not None:
-                more = self._contributed - under_way[0]
-                unused = more if unused is None else unused + more
+        if snapshot is not None and self._contributed is not None:
+            more = self._contributed - snapshot
+            unused = more if unused is None else unused + more
         found = {"kept": kept, "unused": unused}
         return {name: values for name, values in found.items() if values is not None}
 

@@ -44,6 +44,11 @@ class Lineage:
     def current(self) -> Agreement:
         return next(reversed(self._held))
 
+    @property
+    def held(self) -> list[Vector]:
+        """What the node held at its last agreement."""
+        return self._held[self.current]
+
     def summary(self) -> Summary:
         return [list(agreement) for agreement in self._held]
 

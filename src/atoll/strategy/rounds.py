@@ -205,7 +205,8 @@ class Rounds(Talk):
         saved = under("models", self._models.save()) if self._models else under("lineage", self._lineage.save())
         for place, fragment in enumerate(self._fragments):
             pending = self._pending if self._pending and self._pending.fragment is fragment else None
-            saved |= under(f"fragment {place}", fragment.save(pending.snapshot) if pending else fragment.save())
+            state = fragment.save(under_way=True, snapshot=pending.snapshot) if pending else fragment.save()
+            saved |= under(f"fragment {place}", state)
         return saved
 
     def load(self, saved: Saved) -> None:
@@ -213,7 +214,7 @@ class Rounds(Talk):
             self._models.load(part("models", saved))
         else:
             self._lineage.load(part("lineage", saved))
-            self._begin_from(self._lineage.back_to(self._lineage.current))
+            self._begin_from(self._lineage.held)
         for place, fragment in enumerate(self._fragments):
             fragment.load(part(f"fragment {place}", saved))
 
@@ -390,9 +391,7 @@ class Rounds(Talk):
             if self._results.get(name, digest) != digest:
                 why = f"{sender} holds {digest}, and this node {self._results[name]}"
                 world.record(ContributionRefused(at=world.now, node=world.name, name=str(name), why=why))
-                self._lineage = Lineage(
-                    self._lineage.back_to(self._lineage.current), (f"{world.name} at {world.now}", 0)
-                )
+                self._lineage = Lineage(self._lineage.held, (f"{world.name} at {world.now}", 0))
                 self._is_astray = True
                 return False
         return True
