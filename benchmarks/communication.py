@@ -29,6 +29,7 @@ STRATEGIES = [
     "allreduce:every=4,codec=int8",
     "allreduce:overlap,shared,codec=int8",
     "vrl:codec=int4",
+    "vrl:every=1,codec=int4",
     "vrl:codec=int4,overlap,warmup=5",
     "vrl:every=4,codec=chunk2/256,overlap,warmup=5",
     "diloco:every=8,rate=1,codec=int8",

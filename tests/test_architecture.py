@@ -16,6 +16,7 @@ ORDER = [
     "errors",
     "seeds",
     "saved",
+    "jobs",
     "version",
     "network",
     "trace",
@@ -31,6 +32,7 @@ ORDER = [
     "compare",
     "fuzz",
     "cli",
+    "__main__",
 ]
 
 # What only the world and the command line may use, each with what to use instead.
@@ -145,6 +147,7 @@ def test_tests_mirror_the_source() -> None:
     tests = Path(__file__).parent
     # Tested through what is built of them.
     untested = {
+        "__main__.py",
         "version.py",
         "world/base.py",
         "world/connection.py",

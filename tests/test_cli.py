@@ -111,6 +111,11 @@ def test_strategies() -> None:
         (["compare", "--seeds", "0"], "atoll: Invalid value for '--seeds'"),
         (["strategies", "gosip"], "atoll: there is no strategy 'gosip'; did you mean 'gossip'?"),
         (["report", "nowhere"], "atoll: nowhere: expected traces (*.jsonl) in it"),
+        (["run", "triangle", "--checkpoint-every", "5"], "atoll: --checkpoint-every: expected --checkpoint FOLDER too"),
+        (
+            ["compare", "-s", "vrl:warmup=-1"],
+            "atoll: strategy 'vrl:warmup=-1', warmup: expected a whole number of at least 0",
+        ),
         (["bogus"], "atoll: No such command 'bogus'."),
     ],
 )

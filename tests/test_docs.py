@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from atoll.network import load_network, parse_network, preset_names
+from atoll.world.faults import load_faults
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -48,3 +49,10 @@ def test_every_preset_is_described() -> None:
     for name in preset_names():
         assert f"`{name}`" in text
         assert load_network(name).about
+
+
+def test_fault_scripts_to_begin_with_are_valid() -> None:
+    scripts = list((ROOT / "examples").glob("*.toml"))
+    assert scripts
+    for script in scripts:
+        assert load_faults(script, load_network("triangle").node_names)

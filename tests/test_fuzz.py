@@ -1,4 +1,9 @@
 import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import time
 
 import pytest
 from hypothesis import given
@@ -54,3 +59,25 @@ def test_the_command() -> None:
     assert "4 seeds, 0 failures." in done.output
     wrong = CliRunner().invoke(app, ["fuzz", "-s", "nonsense"])
     assert wrong.exit_code != 0
+
+
+def test_nodes_that_say_nothing_break_no_promise() -> None:
+    assert check(dataclasses.replace(draw_case(0), strategy="none")) is None
+
+
+def test_interrupting_says_what_was_found() -> None:
+    """Ctrl-C as a terminal sends it: to the whole group of processes."""
+    command = [sys.executable, "-m", "atoll", "fuzz", "--seeds", "100000", "--jobs", "2", "-s", "allreduce:every=2"]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    time.sleep(6)
+    os.killpg(process.pid, signal.SIGINT)
+    try:
+        told, complaints = process.communicate(timeout=30)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
+    assert process.returncode == 130
+    assert "of 100000 seeds, 0 failures." in " ".join(told.split())
+    assert complaints == ""

@@ -8,6 +8,7 @@ import json
 import os
 import sys
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -123,6 +124,8 @@ def _compare(plan: "Plan", out: Path, *, jobs: int, json_file: Path | None) -> N
     except KeyboardInterrupt:
         kept = len(list(traces.glob("*.jsonl")))
         console.print(f"Stopped. {kept} finished runs are kept in {traces}; `atoll report {out}` shows them.")
+        if plan.checkpoints:
+            console.print(f"The same command with --resume goes on from the last checkpoint in {plan.checkpoints}.")
         raise typer.Exit(130) from None
     console.print(comparison_table(found))
     if json_file:
@@ -147,7 +150,9 @@ def run(
     checkpoint: Annotated[
         Path | None, typer.Option("--checkpoint", help="Save here, now and then, what every node is.")
     ] = None,
-    checkpoint_every: Annotated[float, typer.Option(min=1.0, help="Virtual seconds between checkpoints.")] = 60.0,
+    checkpoint_every: Annotated[
+        float | None, typer.Option(min=1.0, help="Virtual seconds between checkpoints; 60 if left out.")
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the last one in --checkpoint.")] = False,
     out: Out = Path("report"),
 ) -> None:
@@ -158,6 +163,8 @@ def run(
         raise CheckpointError(f"--checkpoint: {checkpoint} is a file: expected a folder")
     if resume and checkpoint is None:
         raise CheckpointError("--resume: expected --checkpoint FOLDER too, which says where to go on from")
+    if checkpoint_every is not None and checkpoint is None:
+        raise CheckpointError("--checkpoint-every: expected --checkpoint FOLDER too, which says where to save")
     net = load_network(network)
     plan = Plan.of(
         net,
@@ -170,7 +177,7 @@ def run(
         device=device,
         faults=load_faults(faults, net.node_names) if faults else (),
         checkpoints=checkpoint,
-        checkpoint_s=checkpoint_every,
+        checkpoint_s=checkpoint_every or 60.0,
         resume=resume,
     )
     _compare(plan, out, jobs=1, json_file=None)
@@ -217,7 +224,7 @@ def fuzz(
     ] = None,
 ) -> None:
     """Run strategies under random faults, in simulation, and look whether what must always hold does hold."""
-    from rich.progress import track
+    from rich.progress import Progress
 
     from atoll.fuzz import STRATEGIES, Failure, fuzz, minimise
     from atoll.strategy import parse_strategy
@@ -228,22 +235,40 @@ def fuzz(
         parse_strategy(strategy)
     counts: Counter[str] = Counter()
     failures: list[Failure] = []
-    found = fuzz(range(first, first + seeds), chosen, jobs=jobs)
-    for each in track(found, "Fuzzing", total=seeds, console=console, transient=True):
-        case = each.case if isinstance(each, Failure) else each
-        counts.update(fault.kind for fault in case.faults)
-        if isinstance(each, Failure):
-            failures.append(each)
+    done = 0
+    stopped = False
+    try:
+        with (
+            Progress(console=console, transient=True) as progress,
+            closing(fuzz(range(first, first + seeds), chosen, jobs=jobs)) as found,
+        ):
+            bar = progress.add_task("Fuzzing", total=seeds)
+            for each in found:
+                if each is None:
+                    continue
+                done += 1
+                progress.update(bar, completed=done)
+                case = each.case if isinstance(each, Failure) else each
+                counts.update(fault.kind for fault in case.faults)
+                if isinstance(each, Failure):
+                    failures.append(each)
+                    what = " ".join(each.what.split())
+                    console.print(
+                        f"seed {case.seed}, {case.strategy}: {what}", markup=False, highlight=False, soft_wrap=True
+                    )
+    except KeyboardInterrupt:
+        stopped = True
     injected = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
-    console.print(f"{seeds} seeds, {len(failures)} failures. Faults: {injected or 'none'}.", highlight=False)
-    for failure in failures[:3]:
+    told = f"Stopped after {done} of {seeds} seeds" if stopped else f"{seeds} seeds"
+    console.print(f"{told}, {len(failures)} failures. Faults: {injected or 'none'}.", highlight=False)
+    for failure in [] if stopped else failures[:3]:
         small = minimise(failure)
-        again = " ".join(f"-s {strategy}" for strategy in strategies or ())
+        again = "".join(f" -s {strategy}" for strategy in strategies or ())
         console.print(f"\nseed {small.case.seed}, {small.case.strategy}: {small.what}", markup=False, highlight=False)
         console.print(f"{small.case.network}\n{small.case.script}", markup=False, highlight=False)
-        console.print(f"Again: atoll fuzz --first {small.case.seed} --seeds 1 {again}", markup=False, highlight=False)
-    if failures:
-        raise typer.Exit(1)
+        console.print(f"Again: atoll fuzz --first {small.case.seed} --seeds 1{again}", markup=False, highlight=False)
+    if failures or stopped:
+        raise typer.Exit(130 if stopped else 1)
 
 
 def main() -> None:

@@ -19,6 +19,7 @@ from atoll.report.results import Comparison, RunResult, read_result
 from atoll.strategy import parse_strategy
 from atoll.train import IDEAL_STRATEGY, RunSpec, load_task, parse_shards
 from atoll.train.batch import run_all
+from atoll.train.checkpoint import latest
 from atoll.train.run import check_device
 from atoll.world.faults import Fault
 
@@ -29,7 +30,7 @@ DEFAULT_STRATEGIES = (
     "allreduce",
     "allreduce:every=4",
     "allreduce:overlap,ahead=shared",
-    "vrl:codec=int4",
+    "vrl:codec=int4,overlap,warmup=5",
     "gossip:aware",
     "sparseloco:every=4",
 )
@@ -103,6 +104,12 @@ class Plan:
         task = load_task(self.task, self.data)
         labels = task.labels if task.labels is not None else task.train.targets
         shards.deal(labels.numpy(), len(self.network), self.seeds[0])
+        if self.resume:
+            for strategy in self.strategies:
+                for seed in self.seeds:
+                    folder = self.spec(strategy, seed, 0.0).checkpoints
+                    assert folder is not None, "resuming is from somewhere"
+                    latest(folder)
 
     def spec(self, strategy: str, seed: int, limit_s: float, role: str = "strategy") -> RunSpec:
         run = RunSpec(
@@ -128,8 +135,11 @@ def compare(plan: Plan, folder: Path, *, jobs: int, console: Console) -> Compari
     """Runs a plan; traces go to `folder`, which loses those of an earlier comparison."""
     plan.check()
     folder.mkdir(parents=True, exist_ok=True)
-    for old in folder.glob("*.jsonl"):
+    replaced = list(folder.glob("*.jsonl"))
+    for old in replaced:
         old.unlink()
+    if replaced:
+        console.print(f"{len(replaced)} traces of earlier runs in {folder} make room.", highlight=False, soft_wrap=True)
     ideal_limit_s = plan.limit_s or 4000.0
     ideals = _run(
         [plan.spec(IDEAL_STRATEGY, seed, ideal_limit_s, "ideal") for seed in plan.seeds], folder, jobs, console

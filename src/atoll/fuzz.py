@@ -19,16 +19,16 @@ import asyncio
 import math
 import random
 from collections import Counter, defaultdict
-from collections.abc import Coroutine, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Coroutine, Generator, Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
-from multiprocessing import get_context
 from typing import Any, TypeVar
 
 import numpy as np
 
 from atoll.exchange import Vector
 from atoll.group import Group
+from atoll.jobs import do_all
 from atoll.network import Network, parse_network
 from atoll.saved import Saved
 from atoll.seeds import derive, stream
@@ -359,7 +359,7 @@ def _all_meet_again(run: _Ended) -> Iterator[str]:
         return
     late = [exchange for exchange in run.witness.exchanged if exchange.at > END_S - 25]
     silent = [name for name in run.live if not any(exchange.node == name for exchange in late)]
-    if silent and not run.case.strategy.startswith(("fda", "selsync")):
+    if silent and not run.case.strategy.startswith(("none", "fda", "selsync")):
         yield f"{', '.join(silent)}: no exchange in the last 25 s, though all is well"
     if any(exchange.name.startswith("round") for exchange in late):
         views = {run.replicas[name].group.view for name in run.live}
@@ -417,14 +417,16 @@ def minimise(failure: Failure) -> Failure:
     return found
 
 
-def fuzz(seeds: Iterable[int], strategies: tuple[str, ...] = STRATEGIES, *, jobs: int = 1) -> Iterator[Failure | Case]:
-    """Runs the cases of some seeds, as they get done: those that went well, and what failed."""
-    cases = [draw_case(seed, strategies) for seed in seeds]
-    if jobs == 1:
-        for case in cases:
-            what = check(case)
-            yield case if what is None else Failure(case, what)
-        return
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        for case, what in zip(cases, pool.map(check, cases, chunksize=4), strict=True):
-            yield case if what is None else Failure(case, what)
+def fuzz(
+    seeds: Iterable[int], strategies: tuple[str, ...] = STRATEGIES, *, jobs: int = 1
+) -> Generator[Failure | Case | None, None, None]:
+    """Runs the cases of some seeds, as they get done: those that went well, and what failed.  In between `None`, so
+    that progress can be shown.
+    """
+    with closing(do_all(check, (draw_case(seed, strategies) for seed in seeds), jobs=jobs)) as cases:
+        for done in cases:
+            if done is None:
+                yield None
+            else:
+                case, what = done
+                yield case if what is None else Failure(case, what)

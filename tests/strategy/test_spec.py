@@ -72,11 +72,11 @@ def test_push_sum_with_a_codec_is_refused() -> None:
         ("allreduce:every=0", "a whole number of at least 1"),
         ("diloco:fragments=0", "a whole number of at least 1"),
         ("diloco:momentum=2", "a number from 0 to 0.999"),
-        ("diloco:rate=-1", "a number"),
+        ("diloco:rate=-1", "a number of at least 0"),
         ("fda:share=1.5", "a number from 0.01 to 1"),
         ("flexible:ratio=5", "a number from 0 to 1"),
         ("allreduce:every=nan", "a whole number of at least 1"),
-        ("diloco:rate=nan", "a number"),
+        ("diloco:rate=nan", "a number of at least 0"),
     ],
 )
 def test_numbers_out_of_range_are_refused(text: str, expected: str) -> None:

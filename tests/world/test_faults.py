@@ -58,6 +58,14 @@ def test_a_script() -> None:
     assert crash.nodes == ("0", "3")
     assert crash.until == math.inf
     assert str(slow) == "slow 0 1 2 3 ×4"
+    assert str(cut) == "cut 0 – 1 2"
+    assert str(partition) == "partition 0 1 | 2 | 3"
+    assert str(oneway) == "oneway 0 → 1"
+
+
+def test_a_label_says_how_much() -> None:
+    (late,) = faults("[[fault]]\nkind = 'delay'\nbetween = ['0', '[12]']\nat = 1\nseconds = 2.5\nshare = 0.2")
+    assert str(late) == "delay 0 – 1 2, 20%, 2.5 s"
 
 
 @pytest.mark.parametrize(
@@ -74,6 +82,12 @@ def test_a_script() -> None:
         ("[[fault]]\nkind = 'cut'\nbetween = ['1', 7]\nat = 1", "a node's name or a pattern"),
         ("[[faults]]\nkind = 'cut'", "expected [[fault]] tables"),
         ("[[fault]", "not TOML"),
+        ("[[fault]]\nat = 1\nnodes = '1'", "expected a kind: one of crash, cut"),
+        ("[[fault]]\nkind = 'crash'\nnodes = []\nat = 1", "at least one node's name"),
+        ("[[fault]]\nkind = 'cut'\nbetween = ['0', '0']\nat = 1", "expected different nodes"),
+        ("[[fault]]\nkind = 'cut'\nbetween = ['0', []]\nat = 1", "at least one node's name"),
+        ("[[fault]]\nkind = 'partition'\nsides = [['0', '1']]\nat = 1", "at least two sides"),
+        ("[[fault]]\nkind = 'partition'\nsides = [['0', '1'], ['1', '2']]\nat = 1", "one side at most"),
     ],
 )
 def test_what_is_wrong_is_named(text: str, message: str) -> None:

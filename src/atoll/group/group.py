@@ -174,7 +174,7 @@ class Group:
         self._tell(present, kind="propose", number=number, leader=self._label, hold_s=HOLD * self._answer_s)
         try:
             async with asyncio.timeout(self._answer_s):
-                while len(self._answers) < len(present) and self._highest <= mine:
+                while len(self._answers) < len(present) and self._highest <= mine and not self._strays:
                     self._answered.clear()
                     await self._answered.wait()
         except TimeoutError:
@@ -182,7 +182,7 @@ class Group:
         answers, self._answers = self._answers, None
         if self._promised != mine:
             return True  # somebody else leads
-        if self._highest > mine:
+        if self._highest > mine or self._strays:
             self._strays.add(self._world.name)  # others have promised more: once again, with a higher number
             return False
         members = tuple(name for name in self._everybody if name in answers)
@@ -226,11 +226,11 @@ class Group:
         sender, name = message.sender, (number, leader)
         self._highest = max(self._highest, name)
         if kind == "propose":
-            if name > self._promised:
+            if name > self._promised and number > self.view.number:
                 self._promise(name, min(float(more["hold_s"]), HOLD * LONGEST_ANSWER_S))
                 self._answer(sender, "accept", name, view=self.view.name, summary=self._guest.summary())
             else:
-                self._answer(sender, "stray", self._promised)
+                self._answer(sender, "stray", max(self._promised, (self.view.number, self.view.leader)))
         elif kind == "accept":
             self._learn_how_long_answers_take(name)
             if self._answers is not None and self._promised == name:

@@ -2,6 +2,7 @@
 
 import html
 import io
+import math
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from atoll.report.timeline import new_figure, timelines
 
 __all__ = ["write_page"]
 
-COLOURS = ["#2a6f97", "#d1495b", "#66a182", "#edae49", "#8d5a97", "#3d405b", "#00798c", "#9c6644", "#7f7f7f", "#b5838d"]
+COLOURS = ["#2a6f97", "#d1495b", "#66a182", "#edae49", "#8d5a97", "#3d405b", "#9c6644", "#7f7f7f", "#00798c", "#b5838d"]
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 1060px; margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.1rem; margin-top: 2.2rem; } p { color: #555; margin: .3rem 0; }
@@ -108,7 +109,7 @@ def _table(comparison: Comparison) -> str:
             f"{row.mean('bytes_sent') / row.runs[0].nodes / 1e6:.2f}",
             f"{row.mean('waiting_share'):.0%}",
             _mean_share(run.data_used for run in row.runs),
-            f"{row.mean('best'):.4g}",
+            "" if math.isnan(row.mean("best")) else f"{row.mean('best'):.4g}",
         ]
         lines.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
     return "\n".join([*lines, "</table>"])

@@ -246,7 +246,7 @@ class Comparison:
                     "bytes_sent": run.bytes_sent,
                     "waiting_share": run.waiting_share,
                     "data_used": run.data_used,
-                    "best_accuracy": run.best,
+                    "best_accuracy": None if math.isnan(run.best) else run.best,
                     "final_accuracy": run.final,
                     "any_seconds": run.any_seconds,
                     "all_seconds": run.all_seconds,

@@ -1,5 +1,7 @@
 """Comparisons and strategies as tables for a terminal."""
 
+import math
+
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -60,6 +62,8 @@ def _ratio(row: Row) -> str:
 
 
 def _measure(value: float, *, rising: bool) -> str:
+    if math.isnan(value):
+        return "–"  # nothing was tested yet
     return f"{value:.1%}" if rising else f"{value:.3f}"
 
 

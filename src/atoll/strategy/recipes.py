@@ -416,12 +416,15 @@ def noloco(
 ) -> Talk:
     """Every so many steps each node meets one other, drawn at random; nobody waits for all.
 
+    Rounds are paced: where machines are uneven, everybody takes the steps that it can until the slowest has taken its
+    own, since otherwise each waits for a partner who waits for a partner.
+
     Rule: m ← μm + η·mean(θ−φ) + η(mean φ − φ) over the pair; φ ← φ + m; θ ← φ.
     Paper: Kolehmainen et al., NoLoCo, 2025.
     """
     return Rounds(
         replica,
-        when=Every(every),
+        when=Paced(every),
         via="gather",
         overlap=overlap,
         patience=patience,

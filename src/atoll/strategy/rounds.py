@@ -87,7 +87,8 @@ class Rounds(Talk):
         steady: whether the global batch stays what it is while nodes are away: the others then take larger ones.
         hand_optimizer: whether a node that is new is handed what an optimiser remembers too.
         on_view: called when rounds are among others.
-        first_wait_s: how long the first round is waited for.
+        first_wait_s: how long the first round of a run is waited for; a node that begins later knows no run without
+            rounds, and waits no longer than for others.
     """
 
     def __init__(
@@ -177,6 +178,8 @@ class Rounds(Talk):
         for fragment in self._fragments:
             fragment.start(initial[fragment.span])
         world = self._replica.world
+        if world.now > 0:
+            self._first_wait_s = LEAST_WAIT_S
         start = START if world.now == 0 else (f"{world.name} at {world.now}", 0)
         self._lineage = Lineage([_held(fragment) for fragment in self._fragments], start)
 

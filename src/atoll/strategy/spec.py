@@ -71,8 +71,7 @@ class Setting:
             return "a codec: " + ", ".join(CODECS)
         if self.kind is bool:
             return "yes or no"
-        told = "a whole number" if self.kind is int else "a number"
-        return told if self.range == Range() else f"{told}{self.range}"
+        return ("a whole number" if self.kind is int else "a number") + str(self.range)
 
     def read(self, text: str, where: str) -> Any:
         if self.kind == Codec | None:

@@ -67,12 +67,20 @@ class Fault:
     """How late messages are, at most."""
 
     def __str__(self) -> str:
+        """In a few words: whom it is about, in which direction, and how much."""
         if self.nodes:
-            return f"{self.kind} {' '.join(self.nodes)}" + (
-                f" ×{self.factor:g}" if "factor" in _KEYS[self.kind] else ""
-            )
-        ends = sorted({name for pair in self.pairs for name in pair})
-        return f"{self.kind} {' '.join(ends)}" + (f", {self.share:.0%}" if self.kind in MESSAGE_KINDS else "")
+            whom = " ".join(self.nodes)
+        elif self.kind == "partition":
+            whom = " | ".join(" ".join(side) for side in self._sides())
+        else:
+            arrow = " → " if self.kind == "oneway" else " – "
+            whom = arrow.join(" ".join(end) for end in self._ends())
+        how = [f" ×{self.factor:g}"] if "factor" in _KEYS[self.kind] else []
+        if self.kind in MESSAGE_KINDS:
+            how.append(f", {self.share:.0%}")
+        if "seconds" in _KEYS[self.kind]:
+            how.append(f", {self.seconds:g} s")
+        return f"{self.kind} {whom}{''.join(how)}"
 
     def as_toml(self) -> str:
         """As it is written in a script."""
@@ -138,6 +146,8 @@ def parse_faults(text: str, names: Sequence[str], *, where: str = "faults") -> t
 
 def _fault(table: dict[str, Any], names: Sequence[str], where: str) -> Fault:
     kind = table.get("kind")
+    if kind is None:
+        raise FaultError(f"{where}: expected a kind: one of {', '.join(KINDS)}")
     if kind not in KINDS:
         raise FaultError(f"{where}: there is no kind {kind!r}; {nearest(str(kind), KINDS)}")
     expected = _KEYS[kind] | {"kind", "at", "until"} | ({"share"} if kind in MESSAGE_KINDS else set())
@@ -151,12 +161,17 @@ def _fault(table: dict[str, Any], names: Sequence[str], where: str) -> Fault:
     nodes: tuple[str, ...] = ()
     pairs: frozenset[tuple[str, str]] = frozenset()
     if "nodes" in table:
-        nodes = _match(table["nodes"], names, where)
+        nodes = _match(table["nodes"], names, f"{where}: nodes")
     else:
-        sides = [_match(side, names, where) for side in table.get("sides") or _two(table["between"], where)]
+        key = "sides" if kind == "partition" else "between"
+        sides = [_match(side, names, f"{where}: {key}") for side in _sides(table[key], f"{where}: {key}", kind)]
+        if kind == "partition" and len({*itertools.chain(*sides)}) < sum(map(len, sides)):
+            raise FaultError(f"{where}: sides: expected every node on one side at most")
         ways = [(sides[0], sides[1])] if kind == "oneway" else itertools.permutations(sides, 2)
         found = {pair for one, other in ways for pair in itertools.product(one, other)}
         pairs = frozenset((a, b) for a, b in found if a != b)
+        if not pairs:
+            raise FaultError(f"{where}: {key}: expected different nodes, not {table[key]!r} alone")
     factor = table.get("factor", 1.0)
     if not isinstance(factor, int | float) or not 1 <= factor < math.inf:
         raise FaultError(f"{where}: factor: expected a number of at least 1, not {factor!r}")
@@ -176,15 +191,19 @@ def _seconds(value: Any, where: str, key: str) -> float:
     return float(value)
 
 
-def _two(value: Any, where: str) -> list[Any]:
-    if not isinstance(value, list) or len(value) != 2:
-        raise FaultError(f"{where}: between: expected two nodes or patterns, not {value!r}")
+def _sides(value: Any, where: str, kind: str) -> list[Any]:
+    """Two ends, or at least two sides."""
+    if not isinstance(value, list) or len(value) < 2 or (len(value) > 2 and kind != "partition"):
+        expected = "at least two sides" if kind == "partition" else "two nodes or patterns"
+        raise FaultError(f"{where}: expected {expected}, not {value!r}")
     return value
 
 
 def _match(value: Any, names: Sequence[str], where: str) -> tuple[str, ...]:
     """The nodes that a name, a pattern, or a list of them means."""
     patterns = value if isinstance(value, list) else [value]
+    if not patterns:
+        raise FaultError(f"{where}: expected at least one node's name or pattern, not []")
     found: dict[str, None] = {}
     for pattern in patterns:
         if not isinstance(pattern, str):
