@@ -7,7 +7,12 @@
     │   ├── NetworkError     a network's name, file, key or value
     │   ├── StrategyError    a strategy's name, setting or value
     │   ├── TaskError        a task's name, data or shards
+    │   ├── FaultError       a fault script's file, key or value
+    │   ├── CheckpointError  a checkpoint that cannot be used
+    │   ├── InvitationError  an invitation that cannot be used
     │   └── TraceError       a trace file that cannot be read
+    ├── FrameError           a peer sent what may not be sent
+    ├── ExamplesRefused      what a peer lent is of no use
     ├── UnknownPeer          a node program named a peer that the world does not have
     └── Stalled              a simulation in which nothing can happen any more
 
@@ -19,6 +24,11 @@ from collections.abc import Iterable
 
 __all__ = [
     "AtollError",
+    "CheckpointError",
+    "ExamplesRefused",
+    "FaultError",
+    "FrameError",
+    "InvitationError",
     "NetworkError",
     "Stalled",
     "StrategyError",
@@ -60,6 +70,14 @@ class CheckpointError(UserError):
 
 class TraceError(UserError):
     """A trace file cannot be read."""
+
+
+class InvitationError(UserError):
+    """An invitation that cannot be used, and why."""
+
+
+class FrameError(AtollError):
+    """What a peer sent is not what may be sent; the message says why.  The peer is dropped."""
 
 
 class ExamplesRefused(AtollError):

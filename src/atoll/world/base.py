@@ -139,6 +139,10 @@ class World(abc.ABC):
         """Does `work`, which is worth this many training steps of time.  A node computes one thing at a time."""
 
     @abc.abstractmethod
+    async def aside(self, work: Callable[[], T]) -> T:
+        """Does `work` where computing is done, but at no declared cost: what belongs to a step."""
+
+    @abc.abstractmethod
     async def receive(self, channel: str) -> Message:
         """The next message on a channel, whoever sent it."""
 

@@ -1,12 +1,12 @@
-"""Mailboxes: what has arrived on a channel, and who waits for it."""
+"""Mailboxes: what has arrived on a channel, and who waits for it.  The same in every world."""
 
 import asyncio
 from collections import deque
+from collections.abc import Awaitable, Callable
 
 from atoll.world.base import Message
-from atoll.world.loop import VirtualLoop
 
-__all__ = ["Mailbox", "Waiter"]
+__all__ = ["Mailbox", "Mailboxes", "Waiter"]
 
 
 class Waiter:
@@ -14,11 +14,15 @@ class Waiter:
 
     __slots__ = ("channel", "sender", "task", "wake")
 
-    def __init__(self, channel: str, sender: str | None, loop: VirtualLoop) -> None:
+    def __init__(self, channel: str, sender: str | None) -> None:
         self.channel = channel
         self.sender = sender
-        self.wake: asyncio.Future[None] = loop.create_future()
-        self.task = asyncio.current_task(loop)
+        self.wake: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.task = asyncio.current_task()
+
+    def may_take(self, sender: str | None) -> bool:
+        """Whether it was woken and may be about to take what a receive from `sender` wants: who is first is served."""
+        return self.wake.done() and (self.sender is None or sender is None or self.sender == sender)
 
 
 class Mailbox:
@@ -63,3 +67,64 @@ class Mailbox:
         if not self._arrived[sender]:
             del self._arrived[sender]
         return message
+
+
+class Mailboxes:
+    """All that has arrived at a node and was not received yet, by channel.
+
+    Args:
+        pause: awaited before a receive returns; a node that stands still receives nothing.
+    """
+
+    __slots__ = ("_boxes", "_pause")
+
+    def __init__(self, pause: Callable[[], Awaitable[None]]) -> None:
+        self._boxes: dict[str, Mailbox] = {}
+        self._pause = pause
+
+    def __len__(self) -> int:
+        """How many messages have arrived and were not received."""
+        return sum(len(mailbox) for mailbox in self._boxes.values())
+
+    def deliver(self, message: Message) -> None:
+        mailbox = self._boxes.get(message.channel)
+        if mailbox is None:
+            mailbox = self._boxes[message.channel] = Mailbox()
+        mailbox.put(message)
+
+    async def receive(self, sender: str | None, channel: str) -> Message:
+        """The next message on a channel, of a sender or of anybody."""
+        await self._pause()
+        mailbox = self._boxes.get(channel)
+        if mailbox is None:
+            mailbox = self._boxes[channel] = Mailbox()
+        message = None if any(waiter.may_take(sender) for waiter in mailbox.waiters) else mailbox.get(sender)
+        place = len(mailbox.waiters)
+        while message is None:
+            waiter = Waiter(channel, sender)
+            mailbox.waiters.insert(place, waiter)
+            try:
+                await waiter.wake
+            except asyncio.CancelledError:
+                mailbox.waiters.remove(waiter)
+                mailbox.wake_one()  # if it was woken, the message is somebody else's now
+                self._tidy(channel, mailbox)
+                raise
+            place = mailbox.waiters.index(waiter)
+            del mailbox.waiters[place]
+            await self._pause()
+            message = mailbox.get(sender)
+        mailbox.wake_one()
+        self._tidy(channel, mailbox)
+        return message
+
+    def _tidy(self, channel: str, mailbox: Mailbox) -> None:
+        """Channels may be many and short-lived: an empty mailbox is not kept."""
+        if mailbox.empty and self._boxes.get(channel) is mailbox:
+            del self._boxes[channel]
+
+    def waiters(self) -> list[Waiter]:
+        return [waiter for mailbox in self._boxes.values() for waiter in mailbox.waiters]
+
+    def clear(self) -> None:
+        self._boxes.clear()

@@ -13,7 +13,7 @@ from atoll.network import Node
 from atoll.seeds import derive, stream
 from atoll.trace import Computed, Event
 from atoll.world.base import Lane, Message, World
-from atoll.world.mailbox import Mailbox, Waiter
+from atoll.world.mailbox import Mailboxes, Waiter
 from atoll.world.peer import Order, SimPeer
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class SimWorld(World):
     def __init__(self, simulation: "Simulation", node: Node) -> None:
         self.simulation = simulation
         self._node = node
-        self._mailboxes: dict[str, Mailbox] = {}
+        self._mailboxes = Mailboxes(self._standing_still)
         self._orders: dict[tuple[str, Lane], Order] = {}
         self._peers: dict[str, SimPeer] = {}
         self._processor: asyncio.Lock | None = None
@@ -136,6 +136,9 @@ class SimWorld(World):
             self.record(Computed(at=self.now, node=self.name, since=since, steps=steps))
             return result
 
+    async def aside(self, work: Callable[[], T]) -> T:
+        return work()
+
     @contextmanager
     def _own_torch_randomness(self) -> Iterator[None]:
         """Nodes share a process, and torch has one random state a process: each node's own is put in place while it
@@ -166,57 +169,20 @@ class SimWorld(World):
         return await self.receive_from(None, channel)
 
     async def receive_from(self, sender: str | None, channel: str) -> Message:
-        await self._standing_still()
-        mailbox = self._mailboxes.get(channel)
-        if mailbox is None:
-            mailbox = self._mailboxes[channel] = Mailbox()
-        message = None if any(_may_take(waiter, sender) for waiter in mailbox.waiters) else mailbox.get(sender)
-        place = len(mailbox.waiters)
-        while message is None:
-            waiter = Waiter(channel, sender, self.simulation.loop)
-            mailbox.waiters.insert(place, waiter)
-            try:
-                await waiter.wake
-            except asyncio.CancelledError:
-                mailbox.waiters.remove(waiter)
-                mailbox.wake_one()  # if it was woken, the message is somebody else's now
-                self._tidy(channel, mailbox)
-                raise
-            place = mailbox.waiters.index(waiter)
-            del mailbox.waiters[place]
-            await self._standing_still()
-            message = mailbox.get(sender)
-        mailbox.wake_one()
-        self._tidy(channel, mailbox)
-        return message
-
-    def _tidy(self, channel: str, mailbox: Mailbox) -> None:
-        """Channels may be many and short-lived: an empty mailbox is not kept."""
-        if mailbox.empty and self._mailboxes.get(channel) is mailbox:
-            del self._mailboxes[channel]
+        return await self._mailboxes.receive(sender, channel)
 
     def order(self, sender: str, lane: Lane) -> Order:
         return self._orders.setdefault((sender, lane), Order())
 
     def deliver(self, message: Message) -> None:
-        mailbox = self._mailboxes.get(message.channel)
-        if mailbox is None:
-            mailbox = self._mailboxes[message.channel] = Mailbox()
-        mailbox.put(message)
+        self._mailboxes.deliver(message)
 
     def messages_left(self) -> int:
         """How many messages have arrived and were not received."""
-        return sum(len(mailbox) for mailbox in self._mailboxes.values())
+        return len(self._mailboxes)
 
     def waiters(self) -> list[Waiter]:
-        return [waiter for mailbox in self._mailboxes.values() for waiter in mailbox.waiters]
+        return self._mailboxes.waiters()
 
     def record(self, event: Event) -> None:
         self.simulation.record(event)
-
-
-def _may_take(waiter: Waiter, sender: str | None) -> bool:
-    """Whether a waiter that was woken may be about to take what a receive from `sender` wants: first come, first
-    served.
-    """
-    return waiter.wake.done() and (waiter.sender is None or sender is None or waiter.sender == sender)

@@ -1,0 +1,214 @@
+"""Outboxes and inboxes: the messages of one lane from one node to another, whole, once and in order, whatever happens
+to what carries them.
+
+Messages are numbered.  A position is a pair: the number of a message, and 0 before it was opened, else 1 + how much of
+its body is there; so positions compare as they follow each other.  The receiver says how far it is, with every
+acknowledgement and on every new connection, and the sender goes on from there.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from atoll.errors import FrameError
+from atoll.world.base import Buffer, Message
+from atoll.world.live.frames import Head, Kind, Opening, parse_opening
+
+__all__ = ["Chunk", "Inbox", "Outbox", "Outgoing", "Position"]
+
+Position = tuple[int, int]
+COPIED_BYTES = 1 << 16
+"""Bodies up to here are copied, and sending them is over at once."""
+
+
+class Outgoing:
+    """A message on its way out."""
+
+    __slots__ = ("body", "kept", "left", "number", "opening", "void")
+
+    def __init__(self, opening: bytes, body: Buffer, left: "asyncio.Future[None]") -> None:
+        self.opening = opening
+        view = memoryview(body).cast("B")
+        self.kept = isinstance(body, bytes) or len(view) <= COPIED_BYTES
+        """Whether the body stays what it is; else it is the sender's again only when all of it has arrived."""
+        self.body = view if isinstance(body, bytes) or not self.kept else memoryview(bytes(view))
+        self.number = 0
+        self.left = left
+        self.void = False
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """The next frame of an outbox."""
+
+    kind: Kind
+    number: int
+    offset: int
+    payload: list[Buffer]
+    ends: Position
+    """How far the receiver is when it has it."""
+    last: bool
+
+    @property
+    def size(self) -> int:
+        return sum(memoryview(part).nbytes for part in self.payload)
+
+
+class Outbox:
+    """What one node has for another on one lane, until it is acknowledged."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._messages: deque[Outgoing] = deque()
+        self._numbers = 0
+        self._cursor: Position = (0, 0)
+        """What to send next."""
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def put(self, message: Outgoing) -> None:
+        message.number = self._numbers
+        self._numbers += 1
+        self._messages.append(message)
+        self._wake()
+
+    def take_back(self, message: Outgoing) -> None:
+        """A message is not to be sent, unless all of it has left."""
+        if message not in self._messages:
+            return
+        if self._cursor[0] > message.number:
+            if not message.kept:  # all of it has left, and it must stay what it is until it has arrived
+                message.body, message.kept = memoryview(bytes(message.body)), True
+            return
+        message.void = True
+        message.body = memoryview(b"")
+        self._wake()
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there is something to send."""
+        return bool(self._messages) and self._cursor[0] < self._numbers
+
+    def next(self, most: int) -> Chunk | None:
+        """What to send next, with at most so much of a body."""
+        number, done = self._cursor
+        if not self._messages or number >= self._numbers:
+            return None
+        message = self._messages[number - self._messages[0].number]
+        if message.void:
+            self._cursor = ends = (number + 1, 0)
+            return Chunk(Kind.VOID, number, 0, [], ends, last=True)
+        offset = max(0, done - 1)
+        piece = message.body[offset : offset + most]
+        last = offset + len(piece) == len(message.body)
+        self._cursor = ends = (number + 1, 0) if last else (number, 1 + offset + len(piece))
+        payload: list[Buffer] = [piece] if done else [message.opening, piece]
+        return Chunk(Kind.PART if done else Kind.OPEN, number, offset, payload, ends, last=last)
+
+    def left(self, chunk: Chunk) -> None:
+        """A chunk is with the system."""
+        if chunk.last:
+            message = self._find(chunk.number)
+            if message and message.kept and not message.left.done():
+                message.left.set_result(None)
+
+    def _find(self, number: int) -> Outgoing | None:
+        place = number - self._messages[0].number if self._messages else -1
+        return self._messages[place] if 0 <= place < len(self._messages) else None
+
+    def acknowledge(self, position: Position) -> None:
+        """The receiver is so far."""
+        if position > self._cursor:
+            raise FrameError(f"{position} is acknowledged, and only {self._cursor} was sent")
+        while self._messages and self._messages[0].number < position[0]:
+            message = self._messages.popleft()
+            if not message.left.done():
+                message.left.set_result(None)
+
+    def resume(self, position: Position) -> None:
+        """Goes on from where the receiver is."""
+        first = self._messages[0].number if self._messages else self._numbers
+        position = max(position, (first, 0))  # it may have got more, and said so, since it asked
+        if position > max(self._cursor, (first, 0)):
+            raise FrameError(f"to go on from {position} was asked for, and only {self._cursor} was sent")
+        self.acknowledge(position)
+        self._cursor = position
+        self._wake()
+
+    def restart(self) -> None:
+        """The receiver has begun anew: it gets all that waits, from the beginning."""
+        for number, message in enumerate(self._messages):
+            message.number = number
+        self._numbers = len(self._messages)
+        self._cursor = (0, 0)
+        self._wake()
+
+
+@dataclass(slots=True)
+class _Incoming:
+    opening: Opening
+    body: memoryview
+    since: float
+
+
+@dataclass(slots=True)
+class Inbox:
+    """What has come of a lane."""
+
+    sender: str
+    position: Position = (0, 0)
+    _message: _Incoming | None = field(default=None)
+
+    def place(self, head: Head) -> memoryview | None:
+        """Where the payload of a frame goes."""
+        message = self._message
+        if head.kind is Kind.PART and message and (head.number, head.offset + 1) == self.position:
+            if head.offset + head.size > len(message.body):
+                raise FrameError(f"a message of {len(message.body)} bytes that brings {head.offset + head.size}")
+            return message.body[head.offset : head.offset + head.size]
+        return None
+
+    def take(self, head: Head, payload: memoryview, now: float) -> tuple[Message, float] | None:
+        """Takes a frame in.  Returns a message that is whole now, and when it began to come.  What it has already is
+        nothing new; what leaves a gap is refused.
+        """
+        number, done = self.position
+        if head.number < number:
+            return None
+        if head.number > number:
+            raise FrameError(f"message {head.number} comes where {number} is expected")
+        if head.kind is Kind.VOID:
+            self.position, self._message = (number + 1, 0), None
+            return None
+        if head.kind is Kind.OPEN:
+            if done:
+                return None
+            opening, piece = parse_opening(payload)
+            # If all of the body is here it is kept as it came, else room is made for all of it.
+            body = piece if len(piece) == opening.body_bytes else memoryview(bytearray(opening.body_bytes))
+            if len(piece) < opening.body_bytes:
+                body[: len(piece)] = piece
+            self._message = _Incoming(opening, body, now)
+            end = len(piece)
+        else:
+            message = self._message
+            start, end = head.offset, head.offset + len(payload)
+            if message is None or start + 1 > done or end > len(message.body):
+                raise FrameError(f"bytes {start} to {end} of message {number} come where {done - 1} is expected")
+            if end + 1 <= done:
+                return None
+            if start + 1 < done or payload.obj is not message.body.obj:
+                message.body[start:end] = payload
+        assert self._message is not None
+        found = self._message
+        if end < len(found.body):
+            self.position = (number, 1 + end)
+            return None
+        self.position, self._message = (number + 1, 0), None
+        return Message(self.sender, found.opening.channel, found.opening.head, found.body.toreadonly()), found.since
+
+    def restart(self) -> None:
+        """The sender has begun anew."""
+        self.position, self._message = (0, 0), None

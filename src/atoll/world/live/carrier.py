@@ -1,0 +1,197 @@
+"""Carriers: what frames travel by.  A TCP connection, encrypted or not; `tunnel.py` has the other kind.
+
+Sockets are read and written by the loop's own `sock_*` calls, straight from and into the buffers of messages; TLS runs
+in memory in between.
+"""
+
+import abc
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import Callable, Sequence
+
+from atoll.errors import FrameError
+from atoll.world.base import Buffer, Lane
+from atoll.world.live.frames import HEAD_BYTES, Head, Kind, head_of, parse_head
+from atoll.world.live.keys import id_of_certificate
+
+__all__ = ["Carrier", "Place", "TcpCarrier", "secure"]
+
+Place = Callable[[Head], memoryview | None]
+"""Where a frame's payload goes, or `None`: to a new buffer."""
+SMALL_BYTES = 1 << 14
+TLS_PIECE = 1 << 18
+
+
+class Carrier(abc.ABC):
+    """What the frames of one lane travel by, between two nodes."""
+
+    def __init__(self, lane: Lane, *, dialled: bool) -> None:
+        self.lane = lane
+        self.dialled = dialled
+        """Whether this side has made it."""
+        self.closed = False
+
+    @property
+    @abc.abstractmethod
+    def via(self) -> str | None:
+        """Through whom, unless it goes straight to the peer."""
+
+    @abc.abstractmethod
+    async def send(self, kind: Kind, number: int = 0, offset: int = 0, payload: Sequence[Buffer] = ()) -> None:
+        """Sends a frame; returns when the system has taken it."""
+
+    @abc.abstractmethod
+    async def receive(self, place: Place | None = None) -> tuple[Head, memoryview]:
+        """The next frame."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Ends it, at once; whoever sends or receives gets a `ConnectionError`."""
+
+
+class _Plain:
+    """Bytes as they are."""
+
+    encrypted = False
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._loop = asyncio.get_running_loop()
+
+    async def write(self, parts: Sequence[Buffer]) -> None:
+        for part in parts:
+            await self._loop.sock_sendall(self._sock, part)
+
+    async def read_into(self, buffer: memoryview) -> None:
+        done = 0
+        while done < len(buffer):
+            count = await self._loop.sock_recv_into(self._sock, buffer[done:])
+            if count == 0:
+                raise ConnectionResetError("the connection has ended")
+            done += count
+
+
+class _Secure:
+    """Bytes through TLS."""
+
+    encrypted = True
+
+    def __init__(self, sock: socket.socket, context: ssl.SSLContext, *, server: bool) -> None:
+        self._sock = sock
+        self._loop = asyncio.get_running_loop()
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=server)
+
+    async def shake_hands(self) -> str:
+        """Returns who the other side is."""
+        while True:
+            try:
+                self._tls.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                await self._flush()
+                await self._fetch()
+        await self._flush()
+        der = self._tls.getpeercert(binary_form=True)
+        assert der is not None, "a certificate is required"
+        return id_of_certificate(der)
+
+    async def _flush(self) -> None:
+        if self._outgoing.pending:
+            await self._loop.sock_sendall(self._sock, self._outgoing.read())
+
+    async def _fetch(self) -> None:
+        data = await self._loop.sock_recv(self._sock, TLS_PIECE)
+        if not data:
+            raise ConnectionResetError("the connection has ended")
+        self._incoming.write(data)
+
+    async def write(self, parts: Sequence[Buffer]) -> None:
+        for part in parts:
+            view = memoryview(part).cast("B")
+            for start in range(0, len(view), TLS_PIECE):
+                self._tls.write(view[start : start + TLS_PIECE])
+                if self._outgoing.pending >= TLS_PIECE:
+                    await self._flush()
+        await self._flush()
+
+    async def read_into(self, buffer: memoryview) -> None:
+        done = 0
+        while done < len(buffer):
+            try:
+                count = self._tls.read(len(buffer) - done, buffer[done:])
+            except ssl.SSLWantReadError:
+                await self._fetch()
+                continue
+            if not count:
+                raise ConnectionResetError("the connection has ended")
+            done += int(count)
+
+
+class TcpCarrier(Carrier):
+    """A TCP connection."""
+
+    def __init__(self, sock: socket.socket, stream: _Plain | _Secure, *, lane: Lane, dialled: bool) -> None:
+        super().__init__(lane, dialled=dialled)
+        self._sock = sock
+        self._stream = stream
+        self._writing = asyncio.Lock()
+        self._head = memoryview(bytearray(HEAD_BYTES))
+
+    @property
+    def via(self) -> str | None:
+        return None
+
+    @property
+    def address(self) -> str:
+        """Where the other side is."""
+        with contextlib.suppress(OSError):
+            return str(self._sock.getpeername()[0])
+        return "?"
+
+    async def send(self, kind: Kind, number: int = 0, offset: int = 0, payload: Sequence[Buffer] = ()) -> None:
+        head = head_of(kind, number, offset, payload, encrypted=self._stream.encrypted)
+        small = sum(memoryview(part).nbytes for part in payload) <= SMALL_BYTES
+        parts: Sequence[Buffer] = [b"".join([head, *payload])] if small else [head, *payload]
+        async with self._writing:
+            if self.closed:
+                raise ConnectionResetError("the connection is closed")
+            try:
+                await self._stream.write(parts)
+            except BaseException:
+                self.close()  # half a frame may have left: nothing can follow it
+                raise
+
+    async def receive(self, place: Place | None = None) -> tuple[Head, memoryview]:
+        await self._stream.read_into(self._head)
+        head = parse_head(self._head)
+        payload = (place and place(head)) or memoryview(bytearray(head.size))
+        if head.size:
+            await self._stream.read_into(payload)
+        head.check([payload], encrypted=self._stream.encrypted)
+        return head, payload
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            with contextlib.suppress(OSError):
+                self._sock.shutdown(socket.SHUT_RDWR)  # wakes who waits for it
+            # Only closed when the loop has let go of it, lest another socket gets its number meanwhile.
+            asyncio.get_running_loop().call_soon(self._sock.close)
+
+
+async def secure(
+    sock: socket.socket, context: ssl.SSLContext | None, *, lane: Lane, dialled: bool
+) -> tuple[TcpCarrier, str | None]:
+    """Makes a carrier of a connection: shakes hands, and says who the other side is if that is certain."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if context is None:
+        return TcpCarrier(sock, _Plain(sock), lane=lane, dialled=dialled), None
+    stream = _Secure(sock, context, server=not dialled)
+    try:
+        identity = await stream.shake_hands()
+    except ssl.SSLError as error:
+        raise FrameError(f"no TLS with the run's key ({error.reason or error})") from None
+    return TcpCarrier(sock, stream, lane=lane, dialled=dialled), identity

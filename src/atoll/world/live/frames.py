@@ -1,0 +1,190 @@
+"""Frames: what goes over a connection.
+
+A frame is a head of 28 bytes and a payload.  The head says the version, what kind of frame it is, how long its payload
+is, two numbers whose meaning depends on the kind, and a checksum of the head, and of the payload too unless the
+connection is encrypted, which checks it better.  A head is refused before anything is read after it, or made room for,
+if its length is more than its kind may have.  Nothing is ever unpickled.
+"""
+
+import enum
+import json
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from atoll.errors import FrameError
+from atoll.world.base import Buffer
+
+__all__ = [
+    "CHUNK_BYTES",
+    "HEAD_BYTES",
+    "LARGEST_MESSAGE",
+    "Head",
+    "Kind",
+    "Opening",
+    "head_of",
+    "parse_head",
+    "parse_json",
+    "parse_opening",
+]
+
+VERSION = 1
+MAGIC = b"At"
+_HEAD = struct.Struct("!2sBBIQQI")
+_OPENING = struct.Struct("!HIQ")
+HEAD_BYTES = _HEAD.size
+CHUNK_BYTES = 1 << 20
+"""The most of a message's body that one frame carries."""
+LARGEST_CHANNEL = 1 << 10
+LARGEST_HEAD = 1 << 20
+LARGEST_MESSAGE = 1 << 36
+"""The most bytes that a message's body may have."""
+
+
+class Kind(enum.IntEnum):
+    """What a frame is."""
+
+    HELLO = 1
+    """Who dials, and what it has received."""
+    WELCOME = 2
+    """The answer to it."""
+    REFUSE = 3
+    """The other answer, with the reason."""
+    BEAT = 4
+    """I am here."""
+    ECHO = 5
+    """So am I."""
+    OPEN = 6
+    """A message begins: its channel, head and length, and what fits of its body."""
+    PART = 7
+    """More of it."""
+    VOID = 8
+    """The rest of it will not come."""
+    ACK = 9
+    """How far I am."""
+    NEWS = 10
+    """Whom I reach, and where nodes are."""
+    RELAY = 11
+    """A frame for somebody else."""
+    LOST = 12
+    """The way through me is no more."""
+    BYE = 13
+    """I am leaving."""
+
+
+_SPARE = 1 << 10
+"""For what a frame around another one adds."""
+LARGEST = {
+    Kind.HELLO: 1 << 16,
+    Kind.WELCOME: 1 << 16,
+    Kind.REFUSE: 1 << 12,
+    Kind.BEAT: 0,
+    Kind.ECHO: 0,
+    Kind.OPEN: _OPENING.size + LARGEST_CHANNEL + LARGEST_HEAD + CHUNK_BYTES,
+    Kind.PART: CHUNK_BYTES,
+    Kind.VOID: 0,
+    Kind.ACK: 1,
+    Kind.NEWS: 1 << 20,
+    Kind.RELAY: _OPENING.size + LARGEST_CHANNEL + LARGEST_HEAD + CHUNK_BYTES + HEAD_BYTES + _SPARE,
+    Kind.LOST: 0,
+    Kind.BYE: 0,
+}
+"""The longest payload of each kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What a frame says before its payload."""
+
+    kind: Kind
+    size: int
+    number: int = 0
+    offset: int = 0
+    checksum: int = 0
+
+    def check(self, payload: Sequence[Buffer], *, encrypted: bool) -> None:
+        """Refuses a payload that is not what was sent."""
+        if _checksum(self.kind, self.size, self.number, self.offset, payload, encrypted=encrypted) != self.checksum:
+            raise FrameError(f"the checksum of a frame of kind {self.kind.name} is wrong")
+
+
+def head_of(kind: Kind, number: int, offset: int, payload: Sequence[Buffer], *, encrypted: bool) -> bytes:
+    """The head of a frame."""
+    size = sum(memoryview(part).nbytes for part in payload)
+    assert size <= LARGEST[kind], f"{kind.name} of {size} bytes"
+    checksum = _checksum(kind, size, number, offset, payload, encrypted=encrypted)
+    return _HEAD.pack(MAGIC, VERSION, kind, size, number, offset, checksum)
+
+
+def _checksum(kind: Kind, size: int, number: int, offset: int, payload: Sequence[Buffer], *, encrypted: bool) -> int:
+    found = zlib.crc32(_HEAD.pack(MAGIC, VERSION, kind, size, number, offset, 0))
+    if not encrypted:
+        for part in payload:
+            found = zlib.crc32(part, found)
+    return found
+
+
+def parse_head(data: Buffer) -> Head:
+    """Reads a head, or says what is wrong with it."""
+    if len(data) != HEAD_BYTES:
+        raise FrameError(f"a head of {len(data)} bytes: expected {HEAD_BYTES}")
+    magic, version, kind, size, number, offset, checksum = _HEAD.unpack(data)
+    if magic != MAGIC:
+        raise FrameError(f"not a frame of Atoll: it begins with {magic!r}")
+    if version != VERSION:
+        raise FrameError(f"a frame of version {version}: this node speaks version {VERSION}")
+    try:
+        known = Kind(kind)
+    except ValueError:
+        raise FrameError(f"a frame of kind {kind}, which there is not") from None
+    if size > LARGEST[known]:
+        raise FrameError(f"a frame of kind {known.name} with {size} bytes: at most {LARGEST[known]}")
+    return Head(known, size, number, offset, checksum)
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What the first frame of a message says."""
+
+    channel: str
+    head: bytes
+    body_bytes: int
+
+    def pack(self) -> bytes:
+        channel = self.channel.encode()
+        if len(channel) > LARGEST_CHANNEL or len(self.head) > LARGEST_HEAD or self.body_bytes > LARGEST_MESSAGE:
+            raise FrameError(
+                f"a message of {len(channel)} + {len(self.head)} + {self.body_bytes} bytes (channel, head, body): "
+                f"at most {LARGEST_CHANNEL} + {LARGEST_HEAD} + {LARGEST_MESSAGE}"
+            )
+        return _OPENING.pack(len(channel), len(self.head), self.body_bytes) + channel + self.head
+
+
+def parse_opening(payload: memoryview) -> tuple[Opening, memoryview]:
+    """What the first frame of a message says, and the part of the body that it carries."""
+    if len(payload) < _OPENING.size:
+        raise FrameError(f"a message that opens with {len(payload)} bytes")
+    channel, head, body = _OPENING.unpack(payload[: _OPENING.size])
+    start = _OPENING.size + channel + head
+    if channel > LARGEST_CHANNEL or head > LARGEST_HEAD or body > LARGEST_MESSAGE or start > len(payload):
+        raise FrameError(f"a message of {channel} + {head} + {body} bytes in a frame of {len(payload)}")
+    if len(payload) - start > body:
+        raise FrameError(f"a message of {body} bytes that brings {len(payload) - start}")
+    try:
+        name = bytes(payload[_OPENING.size : _OPENING.size + channel]).decode()
+    except UnicodeDecodeError:
+        raise FrameError("a message whose channel is not a text in UTF-8") from None
+    return Opening(name, bytes(payload[_OPENING.size + channel : start]), body), payload[start:]
+
+
+def parse_json(payload: Buffer) -> dict[str, Any]:
+    """A payload that is a JSON object."""
+    try:
+        found = json.loads(bytes(payload))
+    except (ValueError, RecursionError):
+        raise FrameError("a payload that is not JSON") from None
+    if not isinstance(found, dict):
+        raise FrameError("a payload that is not a JSON object")
+    return found

@@ -1,0 +1,106 @@
+"""Pace: how much of a lane may be under way, so that the links are full and their queues are not.
+
+As in BBR (Cardwell et al., 2016) what counts is how fast bytes are delivered and how long a round trip takes when no
+queue stands: as much is under way as keeps a short queue standing, so that a link that gets faster is noticed, and one
+that others need too is not filled up.  It starts by doubling.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+
+__all__ = ["QUEUE_S", "Pace", "Sent"]
+
+QUEUE_S = 0.03
+"""How long a queue may be, in time; all that a node sends at one time shares it."""
+LEAST_WINDOW = 1 << 16
+LEAST_CHUNK, MOST_CHUNK = 1 << 14, 1 << 20
+CHUNK_S = 0.008
+REMEMBERED_S = 2.0
+STARTUP_GAIN = 2.0
+GROWTH = 1.25
+PATIENCE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What was known when a chunk was sent."""
+
+    size: int
+    at: float
+    delivered: int
+    delivered_at: float
+    limited: bool
+    """There was not enough to send: it says nothing about how fast links are, unless they were faster."""
+
+
+class Pace:
+    """What was learned about a way from its acknowledgements."""
+
+    def __init__(self, now: float) -> None:
+        self.under_way = 0
+        self.rate = 0.0
+        """Bytes a second."""
+        self.round_trip_s = 0.0
+        """Without queues."""
+        self._delivered = 0
+        self._delivered_at = now
+        self._rates: deque[tuple[float, float]] = deque()
+        self._starting = True
+        self._best = 0.0
+        self._stale = 0
+        self._round_ends = 0
+
+    def window(self, share: int = 1) -> int:
+        """How many bytes may be under way, where so many lanes share the node's links."""
+        if not self.rate:
+            return LEAST_WINDOW
+        room = self.rate * (self.round_trip_s + QUEUE_S / share)
+        return max(LEAST_WINDOW, int(room * (STARTUP_GAIN if self._starting else 1.0)))
+
+    @property
+    def chunk(self) -> int:
+        """How much to send in one frame."""
+        return min(MOST_CHUNK, max(LEAST_CHUNK, int(self.rate * CHUNK_S)))
+
+    def send(self, size: int, now: float, *, limited: bool) -> Sent:
+        if not self.under_way:
+            self._delivered_at = now
+        self.under_way += size
+        return Sent(size, now, self._delivered, self._delivered_at, limited)
+
+    def acknowledge(self, sent: Sent, now: float) -> None:
+        self.under_way -= sent.size
+        self._delivered += sent.size
+        self._delivered_at = now
+        self.measure(now - sent.at)
+        interval = now - min(sent.delivered_at, sent.at)
+        if interval <= 0:
+            return
+        rate = (self._delivered - sent.delivered) / max(interval, self.round_trip_s)
+        while self._rates and now - self._rates[0][0] > REMEMBERED_S and len(self._rates) > 1:
+            self._rates.popleft()
+        if not sent.limited or rate > self.rate:
+            while self._rates and self._rates[-1][1] <= rate:
+                self._rates.pop()
+            self._rates.append((now, rate))
+        if self._rates:
+            self.rate = self._rates[0][1]
+        if self._starting and sent.delivered >= self._round_ends:
+            self._round_ends = self._delivered
+            self._look_whether_it_still_grows(limited=sent.limited)
+
+    def _look_whether_it_still_grows(self, *, limited: bool) -> None:
+        if self.rate >= GROWTH * self._best:
+            self._best, self._stale = self.rate, 0
+        elif not limited:
+            self._stale += 1
+            self._starting = self._stale < PATIENCE
+
+    def measure(self, seconds: float) -> None:
+        """A round trip took so long."""
+        if seconds > 0:
+            self.round_trip_s = min(self.round_trip_s or seconds, seconds)
+
+    def forget(self, size: int) -> None:
+        """What was sent will not be acknowledged."""
+        self.under_way -= size

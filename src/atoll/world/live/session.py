@@ -1,0 +1,359 @@
+"""Sessions: what two nodes have between them, whatever carries it.
+
+A session outlives its connections.  Each of its two lanes has an outbox, an inbox and at most one carrier at a time;
+when that is lost the lane goes on over the next one where it stopped.  Heartbeats go over the control lane, so they
+never wait behind bulk; a peer that is silent for longer than it takes is no longer reached.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from typing import Any
+
+from atoll.errors import FrameError
+from atoll.world.base import Lane
+from atoll.world.live.boxes import Inbox, Outbox, Position
+from atoll.world.live.carrier import Carrier
+from atoll.world.live.frames import Head, Kind, parse_json
+from atoll.world.live.pace import Pace, Sent
+
+__all__ = ["LANES", "Session"]
+
+log = logging.getLogger("atoll")
+
+LANES = (Lane.CONTROL, Lane.BULK)
+BEAT_S = 0.125
+SUSPECT_S = 0.5
+"""After how long without a word a peer is taken for unreachable, or four round trips if that is more."""
+STUCK_S = 0.5
+"""After how long without progress, beyond what is expected, a lane's connection is replaced."""
+
+
+class _Way:
+    """One lane: its boxes, and what carries them now."""
+
+    def __init__(self, lane: Lane, peer: str) -> None:
+        self.lane = lane
+        self.wake = asyncio.Event()
+        self.outbox = Outbox(self.wake.set)
+        self.inbox = Inbox(peer)
+        self.carrier: Carrier | None = None
+        self.reader: asyncio.Task[None] | None = None
+        self.pace = Pace(time.monotonic())
+        self.sent: deque[tuple[Position, Sent]] = deque()
+        """What is not acknowledged."""
+        self.progress_at = 0.0
+
+    def begin(self, carrier: Carrier, position: Position) -> None:
+        now = time.monotonic()
+        before, self.carrier = self.carrier, carrier
+        if before is None or before.via != carrier.via:
+            self.pace = Pace(now)
+        for _, sent in self.sent:
+            self.pace.forget(sent.size)
+        self.pace.under_way = 0
+        self.sent.clear()
+        self.progress_at = now
+        self.outbox.resume(position)
+
+
+class Session:
+    """What this node and another have between them."""
+
+    def __init__(self, name: str, *, host: Any) -> None:
+        self.name = name
+        self._host = host
+        self.life = 0
+        """Which life of the peer this is about: it may begin anew."""
+        self.id: str | None = None
+        """The peer's key."""
+        self.round_trip_s = 0.0
+        """Of the control lane, smoothed."""
+        self.least_round_trip_s = 0.0
+        self.reaches: dict[str, float] = {}
+        """Whom the peer reaches straight, and how far that is."""
+        self._ways = {lane: _Way(lane, name) for lane in LANES}
+        self._heard_at = 0.0
+        self._gap_s = BEAT_S
+        self.changed = asyncio.Event()
+        """Set whenever a carrier comes or goes."""
+        self.acknowledged = asyncio.Event()
+        """Set whenever something is acknowledged, or a carrier goes."""
+        self._tasks = [
+            asyncio.create_task(self._send(way), name=f"{lane.value} for {name}") for lane, way in self._ways.items()
+        ]
+        self._tasks.append(asyncio.create_task(self._beat(), name=f"heartbeats for {name}"))
+        self._background: set[asyncio.Task[Any]] = set()
+
+    # What others ask ---
+
+    @property
+    def reachable(self) -> bool:
+        return self._ways[Lane.CONTROL].carrier is not None
+
+    def carrier(self, lane: Lane) -> Carrier | None:
+        return self._ways[lane].carrier
+
+    def direct(self, lane: Lane) -> Carrier | None:
+        """What carries a lane, if that goes straight to the peer."""
+        carrier = self._ways[lane].carrier
+        return carrier if carrier and carrier.via is None else None
+
+    def outbox(self, lane: Lane) -> Outbox:
+        return self._ways[lane].outbox
+
+    def position(self, lane: Lane) -> Position:
+        return self._ways[lane].inbox.position
+
+    @property
+    def rate(self) -> float:
+        """Bytes a second that bulk was delivered with."""
+        return self._ways[Lane.BULK].pace.rate
+
+    @property
+    def busy(self) -> bool:
+        """Whether bulk is under way."""
+        return self._ways[Lane.BULK].pace.under_way > 0
+
+    async def flushed(self) -> None:
+        """Returns when all that was sent has been acknowledged, or the peer is not reached."""
+        while self.reachable and any(len(way.outbox) for way in self._ways.values()):
+            self.acknowledged.clear()
+            await self.acknowledged.wait()
+
+    # Carriers come and go ---
+
+    def meet(self, life: int) -> None:
+        """The peer has shown itself; if it has begun anew, so does what is between us."""
+        if life == self.life:
+            return
+        if self.life:
+            log.info("%s has begun anew", self.name)
+        self.life = life
+        for way in self._ways.values():
+            self.drop(way.lane, "the peer has begun anew")
+            way.inbox.restart()
+            way.outbox.restart()
+
+    def attach(self, carrier: Carrier, position: Position) -> None:
+        """Goes on over a carrier, from where the peer is."""
+        way = self._ways[carrier.lane]
+        old, reader = way.carrier, way.reader
+        was_reachable = self.reachable
+        way.begin(carrier, position)
+        way.reader = asyncio.create_task(self._read(way, carrier), name=f"reading {carrier.lane.value} of {self.name}")
+        if old:
+            old.close()
+        if reader:
+            reader.cancel()
+        if carrier.lane is Lane.CONTROL:
+            self._heard_at = time.monotonic()
+            self._gap_s = BEAT_S
+        way.wake.set()
+        self._note_change(was_reachable)
+
+    def drop(self, lane: Lane, why: str, carrier: Carrier | None = None) -> None:
+        """A carrier is lost; with that of the control lane goes the other one."""
+        way = self._ways[lane]
+        if way.carrier is None or (carrier is not None and way.carrier is not carrier):
+            return
+        was_reachable = self.reachable
+        log.debug("%s, %s: %s", self.name, lane.value, why)
+        way.carrier.close()
+        way.carrier = None
+        if way.reader and way.reader is not asyncio.current_task():
+            way.reader.cancel()
+        way.reader = None
+        if lane is Lane.CONTROL:
+            self.reaches = {}
+            self.drop(Lane.BULK, why)
+        self._note_change(was_reachable)
+
+    def _note_change(self, was_reachable: bool) -> None:  # noqa: FBT001 - private
+        self.changed.set()
+        self.changed = asyncio.Event()
+        self.acknowledged.set()
+        self._host.reach_changed(self, was_reachable=was_reachable)
+
+    async def close(self) -> None:
+        carrier = self._ways[Lane.CONTROL].carrier
+        if carrier:
+            try:
+                async with asyncio.timeout(0.2):
+                    await carrier.send(Kind.BYE)
+            except (OSError, TimeoutError):
+                pass
+        self.drop(Lane.CONTROL, "leaving")
+        self.drop(Lane.BULK, "leaving")
+        tasks = [*self._tasks, *self._background]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # What is sent ---
+
+    async def _send(self, way: _Way) -> None:
+        """Sends what is in an outbox, as fast as the way bears."""
+        while True:
+            carrier = way.carrier
+            chunk = None
+            if carrier and way.pace.under_way < way.pace.window(self._host.busy_lanes):
+                chunk = way.outbox.next(way.pace.chunk)
+            if chunk is None or carrier is None:
+                way.wake.clear()
+                await way.wake.wait()
+                continue
+            if not way.sent:
+                way.progress_at = time.monotonic()
+            size = chunk.size + 1
+            limited = way.pace.under_way + size < way.pace.window(self._host.busy_lanes) and not way.outbox.waiting
+            way.sent.append((chunk.ends, way.pace.send(size, time.monotonic(), limited=limited)))
+            try:
+                await carrier.send(chunk.kind, chunk.number, chunk.offset, chunk.payload)
+            except (OSError, ConnectionError) as error:
+                self.drop(way.lane, f"lost while sending ({error})", carrier)
+                continue
+            self._host.count(size)
+            if way.carrier is carrier:
+                way.outbox.left(chunk)
+
+    async def _beat(self) -> None:
+        """Tells the peer that this node is here, and notices when it is not."""
+        before = time.monotonic()
+        while True:
+            await asyncio.sleep(BEAT_S)
+            now = time.monotonic()
+            late = now - before - BEAT_S
+            before = now
+            if late > BEAT_S:  # this node stood still: what came meanwhile was not read yet
+                self._heard_at += late
+                for way in self._ways.values():
+                    way.progress_at += late
+            control = self._ways[Lane.CONTROL].carrier
+            if control is None:
+                continue
+            silent = now - self._heard_at
+            if silent > self._deadline_s():
+                self.drop(Lane.CONTROL, f"silent for {silent:.2f} s")
+                continue
+            self._background_send(control, Kind.BEAT, number=time.monotonic_ns())
+            self._look_for_progress(now)
+
+    def _deadline_s(self) -> float:
+        return max(SUSPECT_S, 4 * self.round_trip_s, 3 * self._gap_s)
+
+    def _look_for_progress(self, now: float) -> None:
+        """A connection that gets nothing through while heartbeats do is waiting for its own time-out: another one goes
+        on at once.
+        """
+        way = self._ways[Lane.BULK]
+        if way.carrier is None or not way.sent:
+            return
+        expected = STUCK_S + 4 * self.round_trip_s
+        if way.pace.rate:
+            expected += 2 * way.pace.under_way / way.pace.rate
+        else:
+            expected += 2.0
+        if now - way.progress_at > expected:
+            self.drop(Lane.BULK, f"no progress for {now - way.progress_at:.2f} s")
+
+    def _background_send(
+        self, carrier: Carrier, kind: Kind, number: int = 0, offset: int = 0, tail: bytes = b""
+    ) -> None:
+        """Sends a small frame without waiting for it."""
+
+        async def send() -> None:
+            try:
+                await carrier.send(kind, number, offset, [tail] if tail else [])
+            except (OSError, ConnectionError) as error:
+                self.drop(carrier.lane, f"lost while sending ({error})", carrier)
+
+        task = asyncio.create_task(send(), name=f"{kind.name} to {self.name}")
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    def tell(self, kind: Kind, payload: bytes) -> None:
+        """Sends a frame over the control lane, if there is a way."""
+        carrier = self._ways[Lane.CONTROL].carrier
+        if carrier:
+            self._background_send(carrier, kind, tail=payload)
+
+    def tell_lost(self, number: int) -> None:
+        """Says that a way through this node is no more."""
+        carrier = self._ways[Lane.CONTROL].carrier
+        if carrier:
+            self._background_send(carrier, Kind.LOST, number)
+
+    # What comes ---
+
+    async def _read(self, way: _Way, carrier: Carrier) -> None:
+        def place(head: Head) -> memoryview | None:
+            return way.inbox.place(head)
+
+        try:
+            while True:
+                head, payload = await carrier.receive(place)
+                self._heard()
+                await self._take(way, carrier, head, payload)
+        except FrameError as error:
+            log.warning("%s is dropped: %s", self.name, error)
+            self._host.refused(self.name, str(error))
+            self.drop(way.lane, str(error), carrier)
+        except (OSError, ConnectionError) as error:
+            self.drop(way.lane, f"lost ({error})", carrier)
+
+    def _heard(self) -> None:
+        now = time.monotonic()
+        gap = now - self._heard_at
+        self._heard_at = now
+        if gap > self._gap_s:
+            self._gap_s = min(gap, 4 * SUSPECT_S)
+        else:
+            self._gap_s += 0.02 * (max(gap, BEAT_S) - self._gap_s)
+
+    async def _take(self, way: _Way, carrier: Carrier, head: Head, payload: memoryview) -> None:
+        if head.kind in (Kind.OPEN, Kind.PART, Kind.VOID):
+            whole = way.inbox.take(head, payload, time.monotonic())
+            number, offset = way.inbox.position
+            acks = self._ways[Lane.CONTROL].carrier or carrier
+            self._background_send(acks, Kind.ACK, number, offset, b"\x01" if way.lane is Lane.BULK else b"\x00")
+            if whole:
+                self._host.deliver(self, *whole)
+        elif head.kind is Kind.ACK:
+            if head.size != 1:
+                raise FrameError("an acknowledgement that does not say of what")
+            self._acknowledged(self._ways[LANES[payload[0] == 1]], (head.number, head.offset))
+        elif head.kind is Kind.BEAT:
+            self._background_send(carrier, Kind.ECHO, head.number)
+        elif head.kind is Kind.ECHO:
+            self._echoed(head.number)
+        elif head.kind is Kind.NEWS:
+            self._host.news(self, parse_json(payload))
+        elif head.kind is Kind.RELAY:
+            await self._host.relayed(self, carrier, head, payload)
+        elif head.kind is Kind.LOST:
+            self._host.tunnel_lost(head.number)
+        elif head.kind is Kind.BYE:
+            self.drop(Lane.CONTROL, "it has left", self._ways[Lane.CONTROL].carrier)
+            self._host.left(self)
+        else:
+            raise FrameError(f"a frame of kind {head.kind.name} in the middle of a session")
+
+    def _acknowledged(self, way: _Way, position: Position) -> None:
+        now = time.monotonic()
+        way.outbox.acknowledge(position)
+        while way.sent and way.sent[0][0] <= position:
+            way.pace.acknowledge(way.sent.popleft()[1], now)
+            way.progress_at = now
+        way.wake.set()
+        self.acknowledged.set()
+
+    def _echoed(self, number: int) -> None:
+        seconds = (time.monotonic_ns() - number) / 1e9
+        if not 0 < seconds < 60:
+            return
+        self.round_trip_s += (seconds - self.round_trip_s) * (0.125 if self.round_trip_s else 1.0)
+        self.least_round_trip_s = min(self.least_round_trip_s or seconds, seconds)
+        for way in self._ways.values():
+            way.pace.measure(seconds)

@@ -1,0 +1,223 @@
+"""A node's door to real time and real links."""
+
+import asyncio
+import json
+import random
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from atoll.errors import UnknownPeer, nearest
+from atoll.seeds import derive, stream
+from atoll.trace import Computed, Event, MessageRefused, ReachChanged, Recorder, Transferred
+from atoll.world.base import Buffer, Lane, Message, Peer, World, frame_bytes
+from atoll.world.live.boxes import Outgoing
+from atoll.world.live.frames import Opening
+from atoll.world.live.host import Host
+from atoll.world.live.keys import Identity, Invitation
+from atoll.world.live.session import Session
+from atoll.world.mailbox import Mailboxes
+
+__all__ = ["LivePeer", "LiveWorld"]
+
+T = TypeVar("T")
+
+
+class LiveWorld(World):
+    """One node's view of a run on real links.
+
+    Args:
+        name: the node's.
+        names: all nodes' that there may be, in an order that is the same everywhere.
+        invitation: the run's secret.
+        identity: the node's key.
+        trace: where events go.
+        seed: the run's.
+        begin_at: when the run began or begins, on this machine's monotonic clock.
+        step_s: how long a training step takes at least: a node that plays a slower machine waits for the rest.
+        encrypted: whether to use TLS.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        names: Sequence[str],
+        invitation: Invitation,
+        identity: Identity,
+        *,
+        trace: Recorder,
+        seed: int = 0,
+        begin_at: float | None = None,
+        step_s: float = 0.0,
+        encrypted: bool = True,
+    ) -> None:
+        self._name = name
+        self._names = tuple(names)
+        self._trace = trace
+        self._seed = seed
+        self.begin_at = time.monotonic() if begin_at is None else begin_at
+        self.step_s = step_s
+        self._random = stream(seed, "node", name)
+        self._mailboxes = Mailboxes(_at_once)
+        self._computing = asyncio.Lock()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="training")
+        self._is_torch_seeded = False
+        self._sent_before = 0
+        self.host = Host(
+            name,
+            names,
+            invitation,
+            identity,
+            deliver=self._deliver,
+            encrypted=encrypted,
+            on_reach=self._reach_changed,
+            on_refused=self._refused,
+        )
+        self._peers = {each: LivePeer(self, self.host.sessions[each]) for each in names if each != name}
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def now(self) -> float:
+        return time.monotonic() - self.begin_at
+
+    @property
+    def random(self) -> random.Random:
+        return self._random
+
+    def save(self) -> bytes:
+        torch = sys.modules.get("torch")
+        states = [bytes(torch.default_generator.get_state().numpy()).hex()] if torch else []
+        found = {"random": self._random.getstate(), "torch": states, "sent_bytes": self.sent_bytes}
+        return json.dumps(found).encode()
+
+    def load(self, saved: bytes) -> None:
+        found = json.loads(saved)
+        version, numbers, gauss = found["random"]
+        self._random.setstate((version, tuple(numbers), gauss))
+        torch = sys.modules["torch"]
+        for state in found["torch"]:
+            torch.default_generator.set_state(torch.frombuffer(bytearray.fromhex(state), dtype=torch.uint8))
+            self._is_torch_seeded = True
+        self._sent_before = found["sent_bytes"]
+
+    @property
+    def sent_bytes(self) -> int:
+        return self._sent_before + self.host.sent_bytes
+
+    @property
+    def peer_names(self) -> Sequence[str]:
+        return [name for name in self._names if name != self._name]
+
+    def peer(self, name: str) -> "LivePeer":
+        if name == self._name:
+            raise UnknownPeer(f"{name!r} is this node itself, not one of its peers")
+        if name not in self._peers:
+            raise UnknownPeer(f"{self._name} has no peer {name!r}; {nearest(name, self.peer_names)}")
+        return self._peers[name]
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    async def compute(self, work: Callable[[], T], *, steps: float = 1.0) -> T:
+        async with self._computing:
+            since = self.now
+            self._seed_torch()
+            result = await self.aside(work)
+            left = since + steps * self.step_s - self.now
+            if left > 0:
+                await asyncio.sleep(left)
+            self.record(Computed(at=self.now, node=self._name, since=since, steps=steps))
+            return result
+
+    async def aside(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    def _seed_torch(self) -> None:
+        """A node's random state is its own, and the same in every world."""
+        torch = sys.modules.get("torch")
+        if torch is not None and not self._is_torch_seeded:
+            torch.manual_seed(derive(self._seed, "torch", self._name) % 2**63)
+            self._is_torch_seeded = True
+
+    async def receive(self, channel: str) -> Message:
+        return await self._mailboxes.receive(None, channel)
+
+    async def receive_from(self, sender: str, channel: str) -> Message:
+        return await self._mailboxes.receive(sender, channel)
+
+    def record(self, event: Event) -> None:
+        self._trace.record(event)
+
+    async def close(self, *, flush_s: float = 1.0) -> None:
+        """Leaves: what was sent to those who are here arrives first, if it can be done soon."""
+        await self.host.flush(flush_s)
+        await self.host.close()
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    # What the host tells ---
+
+    def _deliver(self, message: Message, session: Session, since: float) -> None:
+        began = since - self.begin_at
+        self.record(
+            Transferred(
+                at=self.now,
+                sender=session.name,
+                receiver=self._name,
+                channel=message.channel,
+                bytes=frame_bytes(message.channel, message.head, message.body),
+                since=began,
+                began=began,
+            )
+        )
+        self._mailboxes.deliver(message)
+
+    def _reach_changed(self, name: str, reachable: bool) -> None:  # noqa: FBT001 - a callback
+        self.record(ReachChanged(at=self.now, node=self._name, peer=name, reachable=reachable))
+
+    def _refused(self, sender: str, why: str) -> None:
+        self.record(MessageRefused(at=self.now, node=self._name, sender=sender, channel="", why=why))
+
+
+class LivePeer(Peer):
+    """A peer on a real link."""
+
+    __slots__ = ("_session", "_world")
+
+    def __init__(self, world: LiveWorld, session: Session) -> None:
+        self._world = world
+        self._session = session
+
+    @property
+    def name(self) -> str:
+        return self._session.name
+
+    @property
+    def reachable(self) -> bool:
+        return self._session.reachable
+
+    async def wait_until(self, *, reachable: bool) -> None:
+        while self.reachable != reachable:
+            await self._world.host.wait_for_change()
+
+    async def send(self, channel: str, head: bytes = b"", body: Buffer = b"", *, lane: Lane = Lane.BULK) -> None:
+        opening = Opening(channel, head, memoryview(body).nbytes).pack()
+        message = Outgoing(opening, body, asyncio.get_running_loop().create_future())
+        outbox = self._session.outbox(lane)
+        outbox.put(message)
+        try:
+            await message.left
+        except asyncio.CancelledError:
+            outbox.take_back(message)
+            raise
+
+    async def receive(self, channel: str) -> Message:
+        return await self._world.receive_from(self.name, channel)
+
+
+async def _at_once() -> None:
+    """Nobody stands still here but with the whole process."""

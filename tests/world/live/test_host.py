@@ -1,0 +1,172 @@
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from atoll.trace import ReachChanged
+from atoll.world.base import Lane
+from atoll.world.live.world import LiveWorld
+from tests.world.live.loopback import Cable, Events, make_node, nodes
+
+
+@asynccontextmanager
+async def cabled(*names: str, encrypted: bool = True) -> AsyncIterator[tuple[dict[str, LiveWorld], dict[str, Cable]]]:
+    """Nodes each of which is dialled through cables of its own: `cables["ab"]` is between a and b."""
+    worlds = {name: make_node(name, names, encrypted=encrypted) for name in names}
+    cables = {}
+    for one in names:
+        for other in names:
+            if one < other:
+                cable = cables[one + other] = Cable(worlds[other].host.own_addresses[0])
+                worlds[one].host.addresses[other] = [cable.address]
+    for world in worlds.values():
+        world.host.own_addresses = []  # nobody goes around the cables
+    try:
+        async with asyncio.timeout(20):
+            for world in worlds.values():
+                for name in world.peer_names:
+                    await world.peer(name).wait_until(reachable=True)
+                    await world.host.wait_straight(name, Lane.BULK)
+        yield worlds, cables
+    finally:
+        await asyncio.gather(*(world.close(flush_s=0.0) for world in worlds.values()))
+        await asyncio.gather(*(cable.close() for cable in cables.values()))
+
+
+def test_a_cable_is_pulled_and_plugged_in_again() -> None:
+    """The transfer goes on where it stopped, soon after the link is back; little is sent twice."""
+
+    async def run() -> None:
+        async with cabled("a", "b") as (worlds, cables), asyncio.timeout(30):
+            cable = cables["ab"]
+            cable.bytes_a_second = 4e6
+            body = os.urandom(6_000_000)
+            sending = asyncio.create_task(worlds["a"].peer("b").send("model", body=body))
+            await asyncio.sleep(0.7)
+            assert not sending.done()
+            cable.is_pulled = True
+            await worlds["a"].peer("b").wait_until(reachable=False)
+            await worlds["b"].peer("a").wait_until(reachable=False)
+            await asyncio.sleep(1.0)
+            cable.is_pulled = False
+            back = time.monotonic()
+            await worlds["a"].peer("b").wait_until(reachable=True)
+            assert time.monotonic() - back < 1.5
+            message = await worlds["b"].peer("a").receive("model")
+            await sending
+            assert bytes(message.body) == body
+            window = 4e6 * 0.06
+            assert cable.carried < len(body) * 1.01 + window + (1 << 17)
+
+    asyncio.run(run())
+
+
+def test_a_short_outage_loses_nothing() -> None:
+    async def run() -> None:
+        async with cabled("a", "b") as (worlds, cables), asyncio.timeout(30):
+
+            async def pull() -> None:
+                for _ in range(4):
+                    await asyncio.sleep(0.15)
+                    cables["ab"].is_pulled = True
+                    await asyncio.sleep(0.2)
+                    cables["ab"].is_pulled = False
+                    await asyncio.sleep(0.8)
+
+            async def send(one: str, other: str) -> None:
+                for number in range(40):
+                    await worlds[one].peer(other).send("x", head=b"%d" % number, body=bytes(10_000 * (number % 5)))
+                    await asyncio.sleep(0.02)
+
+            async def receive(one: str, other: str) -> None:
+                for number in range(40):
+                    message = await worlds[one].peer(other).receive("x")
+                    assert (message.head, len(message.body)) == (b"%d" % number, 10_000 * (number % 5))
+
+            await asyncio.gather(pull(), send("a", "b"), send("b", "a"), receive("a", "b"), receive("b", "a"))
+
+    asyncio.run(run())
+
+
+def test_a_third_node_relays() -> None:
+    """While their own link is away two nodes talk through a third, which knows that it reaches both."""
+
+    async def run() -> None:
+        async with cabled("a", "b", "c") as (worlds, cables), asyncio.timeout(30):
+            await asyncio.sleep(0.3)
+            cables["ac"].is_pulled = True
+            await asyncio.sleep(1.5)
+            assert worlds["a"].peer("c").reachable
+            assert worlds["a"].host.sessions["c"].direct(Lane.CONTROL) is None
+            body = os.urandom(2_000_000)
+            before = cables["ab"].carried
+            sending = asyncio.create_task(worlds["a"].peer("c").send("model", body=body))
+            message = await worlds["c"].peer("a").receive("model")
+            await sending
+            assert bytes(message.body) == body
+            assert cables["ab"].carried - before > len(body)
+            await worlds["c"].peer("a").send("thanks", lane=Lane.CONTROL)
+            await worlds["a"].peer("c").receive("thanks")
+
+            cables["ac"].is_pulled = False
+            await worlds["a"].host.wait_straight("c", Lane.BULK)
+            await worlds["a"].peer("c").send("again", body=body)
+            assert bytes((await worlds["c"].peer("a").receive("again")).body) == body
+
+    asyncio.run(run())
+
+
+def test_a_message_under_way_goes_on_through_a_third_node() -> None:
+    async def run() -> None:
+        async with cabled("a", "b", "c") as (worlds, cables), asyncio.timeout(30):
+            await asyncio.sleep(0.3)
+            cables["ac"].bytes_a_second = 2e6
+            body = os.urandom(4_000_000)
+            sending = asyncio.create_task(worlds["a"].peer("c").send("model", body=body))
+            await asyncio.sleep(0.8)
+            before = cables["ab"].carried
+            cables["ac"].is_pulled = True
+            message = await worlds["c"].peer("a").receive("model")
+            await sending
+            assert bytes(message.body) == body
+            assert cables["ab"].carried - before < 3_800_000, "what had arrived was not sent again"
+
+    asyncio.run(run())
+
+
+def test_a_node_that_begins_anew() -> None:
+    """It is met as a new one: what waits for it arrives from the beginning."""
+
+    async def run() -> None:
+        names = ("a", "b")
+        async with nodes(names) as worlds, asyncio.timeout(30):
+            await worlds["a"].peer("b").send("x", body=b"1")
+            await worlds["b"].receive("x")
+            where = worlds["b"].host.own_addresses
+            await worlds["b"].close(flush_s=0.0)
+            await worlds["a"].peer("b").wait_until(reachable=False)
+            waiting = asyncio.create_task(worlds["a"].peer("b").send("x", body=b"2"))
+            worlds["b"] = make_node("b", names)
+            assert worlds["b"].host.own_addresses != where, "another port"
+            worlds["b"].host.addresses["a"] = worlds["a"].host.own_addresses
+            message = await worlds["b"].receive("x")
+            assert bytes(message.body) == b"2"
+            await waiting
+
+    asyncio.run(run())
+
+
+def test_leaving_is_noticed_at_once() -> None:
+    async def run() -> None:
+        async with nodes(("a", "b")) as worlds, asyncio.timeout(10):
+            began = time.monotonic()
+            await worlds["b"].close()
+            await worlds["a"].peer("b").wait_until(reachable=False)
+            assert time.monotonic() - began < 0.4
+            trace = worlds["a"]._trace
+            assert isinstance(trace, Events)
+            reaches = [event.reachable for event in trace.all if isinstance(event, ReachChanged)]
+            assert reaches == [True, False]
+
+    asyncio.run(run())

@@ -1,0 +1,60 @@
+"""Against a link that is a queue before a pipe."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from atoll.world.live.pace import QUEUE_S, Pace, Sent
+
+
+class Link:
+    """A rate, a delay there and one back, and a queue that never ends."""
+
+    def __init__(self, rate: float, round_trip_s: float) -> None:
+        self.rate = rate
+        self.round_trip_s = round_trip_s
+        self.now = 0.0
+        self.free_at = 0.0
+        self.under_way: list[tuple[float, Sent]] = []
+        self.delivered = 0
+        self.longest_queue_s = 0.0
+
+    def run(self, pace: Pace, until: float) -> None:
+        while self.now < until:
+            while pace.under_way < pace.window():
+                sent = pace.send(pace.chunk, self.now, limited=False)
+                self.longest_queue_s = max(self.longest_queue_s, self.free_at - self.now)
+                self.free_at = max(self.free_at, self.now) + sent.size / self.rate
+                self.under_way.append((self.free_at + self.round_trip_s, sent))
+            self.now, sent = self.under_way.pop(0)
+            pace.acknowledge(sent, self.now)
+            self.delivered += sent.size
+
+
+@given(st.sampled_from([1e5, 1e6, 6e6, 1e8, 2e9]), st.sampled_from([0.0002, 0.01, 0.1, 0.4]))
+@settings(max_examples=20, deadline=None)
+def test_links_are_full_and_queues_are_short(rate: float, round_trip_s: float) -> None:
+    pace = Pace(0.0)
+    link = Link(rate, round_trip_s)
+    link.run(pace, 20 * round_trip_s + 2)
+    assert pace.rate == pytest.approx(rate, rel=0.1)
+    before, began, link.longest_queue_s = link.delivered, link.now, 0.0
+    link.run(pace, link.now + 10 * round_trip_s + 1)
+    assert link.delivered - before > 0.97 * rate * (link.now - began)
+    least = (1 << 16) / rate  # a chunk or two must be under way on any link
+    assert link.longest_queue_s < QUEUE_S + 2 * least + 0.02
+
+
+def test_a_link_that_gets_faster_or_slower_is_noticed() -> None:
+    pace = Pace(0.0)
+    link = Link(1e6, 0.05)
+    link.run(pace, 5)
+    link.rate = 1e7
+    link.run(pace, 10)
+    assert pace.rate == pytest.approx(1e7, rel=0.1)
+    link.rate = 1e6
+    link.run(pace, 20)
+    assert pace.rate == pytest.approx(1e6, rel=0.2)
+    link.longest_queue_s = 0.0
+    link.run(pace, 22)
+    assert link.longest_queue_s < 0.1
