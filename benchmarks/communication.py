@@ -121,11 +121,8 @@ def flexible(arguments: argparse.Namespace) -> None:
     ]
     for network in arguments.only or ["flexible-c1", "flexible-staircase"]:
         found = _plan(arguments, network, ["flexible", *ways, "allreduce:direct,gradient"], "iid")
-        put(
-            DOCUMENT,
-            f"flexible {network}",
-            f"**{network}**\n\n{_table(found, arguments.parameters)}\n\n{_predictions(arguments, network)}",
-        )
+        put(DOCUMENT, f"flexible {network}", f"**{network}**\n\n{_table(found, arguments.parameters)}")
+        put(DOCUMENT, f"predictions {network}", _predictions(arguments, network))
 
 
 def _predictions(arguments: argparse.Namespace, network: str) -> str:
@@ -138,7 +135,7 @@ def _predictions(arguments: argparse.Namespace, network: str) -> str:
             data=arguments.data,
             strategy="flexible",
             shards="iid",
-            limit_s=200.0,
+            limit_s=min(60.0, arguments.limit or 60.0),
             device=arguments.device,
         )
         list(run_all([spec], Path(folder), jobs=1))
@@ -158,19 +155,23 @@ def frontier(arguments: argparse.Namespace) -> None:
     """Every strategy takes the same number of steps; what loss it then has, and what it said until then."""
     network = load_network("perfect:4")
     step_s = network.nodes[0].step_s
-    strategies = [
-        IDEAL_STRATEGY,
-        "none",
-        *(
-            f"diloco:every={every},rate={rate},momentum={momentum}"
-            for every in (15, 30)
-            for rate in (0.7, 1)
-            for momentum in (0.5, 0.8)
-        ),
-        *(f"diloco:every=15,rate=1,momentum=0.5,codec={codec}" for codec in ("int8", "int4", "bits2")),
-        *(f"sparseloco:every={every},rate={rate}" for every in (15, 30) for rate in (0.7, 1)),
-        "sparseloco:every=15,momentum=0.5",
-    ]
+    strategies = (
+        [IDEAL_STRATEGY, "none", *arguments.strategies]
+        if arguments.strategies
+        else [
+            IDEAL_STRATEGY,
+            "none",
+            *(
+                f"diloco:every={every},rate={rate},momentum={momentum}"
+                for every in (15, 30)
+                for rate in (0.7, 1)
+                for momentum in (0.5, 0.8)
+            ),
+            *(f"diloco:every=15,rate=1,momentum=0.5,codec={codec}" for codec in ("int8", "int4", "bits2")),
+            *(f"sparseloco:every={every},rate={rate}" for every in (15, 30) for rate in (0.7, 1)),
+            "sparseloco:every=15,momentum=0.5",
+        ]
+    )
     specs = [
         RunSpec(
             network=network,
