@@ -61,3 +61,14 @@ def test_who_is_cut_off_slows_the_others_by_two_seconds_a_step_at_most() -> None
 
     run_strategy(cut, parse_strategy("ssp:bound=3"), moving, steps=40, look=look)
     assert longest[0] <= 2.5 + 1e-9
+
+
+def test_who_begins_anew_is_told_everything() -> None:
+    """It has all that the others ever changed, and slows nobody down."""
+    calm = network('[[node]]\ncount = 3\nstep_s = 0.5\n[[link]]\namong = "*"\nlatency_ms = 20')
+    crash = '[[fault]]\nkind = "crash"\nnodes = "2"\nat = 20\nuntil = 25\n'
+    replicas = run_strategy(calm, parse_strategy("ssp:bound=5"), moving, steps=100, script=crash)
+    others = 100 * (1 + 2) / 3
+    own = (replicas["2"].steps * 3) / 3
+    assert replicas["2"].values[0] == pytest.approx(others + own, rel=0.1)
+    assert replicas["0"].steps == 100

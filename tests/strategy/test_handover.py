@@ -46,3 +46,18 @@ def test_what_has_come_stays_when_the_host_goes_away(monkeypatch: pytest.MonkeyP
     assert any(isinstance(event, Joined) and event.node == "2" for event in events.all)
     left = [replicas[name] for name in "012" if name != host]
     assert np.ptp([replica.values[0] for replica in left]) < 10
+
+
+@pytest.mark.parametrize("near", ["0", "1", "2"])
+def test_the_nearest_is_asked(near: str) -> None:
+    links = "\n".join(
+        f'[[link]]\nbetween = ["{one}", "{other}"]\nlatency_ms = {5 if near in (one, other) else 60}\nrate_mbps = 20'
+        for one, other in ("01", "02", "12", "03", "13", "23")
+    )
+    net = network(f"[[node]]\ncount = 4\nstep_s = 0.5\n{links}")
+    crash = '[[fault]]\nkind = "crash"\nnodes = "3"\nat = 20\nuntil = 25\n'
+    events = Events()
+    run_strategy(
+        net, parse_strategy("allreduce:every=4"), alike, steps=100, physics=Physics(), trace=events, script=crash
+    )
+    assert {event.sender for event in pieces(events)} == {near}

@@ -164,3 +164,24 @@ def test_a_model_that_is_not_finite_is_told_to_nobody(spec: str) -> None:
 
     replicas = run_strategy(FIVE, parse_strategy(spec), moving, steps=40, look=look)
     assert all(np.isfinite(replica.values).all() for replica in replicas.values())
+
+
+@pytest.mark.parametrize("strategy", ["gossip", "gossip:merge=age", "gossip:pushsum", "gossip:codec=int8"])
+def test_who_begins_anew_takes_over_what_others_have(strategy: str) -> None:
+    """It does not pull the others back to the beginning."""
+    calm = network('[[node]]\ncount = 3\nstep_s = 0.5\n[[link]]\namong = "*"\nlatency_ms = 20')
+    crash = '[[fault]]\nkind = "crash"\nnodes = "2"\nat = 50\nuntil = 55\n'
+    seen: dict[str, list[tuple[float, float]]] = {}
+
+    def look(replica: VectorReplica) -> None:
+        seen.setdefault(replica.world.name, []).append((replica.world.now, float(replica.values[0])))
+
+    def alike(_: World) -> tuple[Numbers, Numbers]:
+        return np.zeros(3), np.ones(3)
+
+    run_strategy(calm, parse_strategy(strategy), alike, steps=160, script=crash, look=look)
+    before = max(value for at, value in seen["0"] if at < 55)
+    after = [value for at, value in seen["0"] if at > 56]
+    assert min(after) > before - 5, "the others lose nothing by it"
+    joined = [value for at, value in seen["2"] if at > 60]
+    assert min(joined) > before - 5, "and it has what they have"

@@ -6,6 +6,9 @@ codec leaves out is not told yet: it stays in the node's own model meanwhile.
 
 With bounded staleness (SSP; Ho et al., 2013) a node that is more than `bound` steps ahead of the slowest it has heard
 of waits, but at most two seconds a step: a peer that is cut off slows nobody down for good.
+
+A node that begins when others have been learning for a while has all of them tell it everything, which is a model's
+worth from each.
 """
 
 import asyncio
@@ -25,7 +28,7 @@ from atoll.world.base import Lane, Message
 
 __all__ = ["Deltas"]
 
-CHANGE, ACKNOWLEDGEMENT = "change", "change ack"
+CHANGE, ACKNOWLEDGEMENT, EVERYTHING = "change", "change ack", "all changes please"
 _HEAD = struct.Struct("<Qd")  # the sender's step, seconds when it was sent
 WAIT_S = 2.0
 ANSWER_S = 30.0
@@ -53,6 +56,8 @@ class Deltas(Talk):
         self._codec = codec
         peers = [name for name in replica.members if name != replica.world.name]
         self._clocks = dict.fromkeys(peers, 0)
+        self._began = dict.fromkeys(peers, 0)
+        """The step of this node at which each peer began: a new one is not far behind."""
         self._changed: Vector | None = None
         """All of the node's own changes."""
         self._told: dict[str, Vector] = {}
@@ -71,6 +76,11 @@ class Deltas(Talk):
         self._told = dict.fromkeys(self._clocks, self._changed)
         spawn(self._listen())
         spawn(self._hear_acknowledgements())
+        spawn(self._hear_who_is_new())
+        world = self._replica.world
+        if world.now > 0:
+            for name in self._clocks:
+                spawn(world.peer(name).send(EVERYTHING, lane=Lane.CONTROL))
 
     async def after_step(self) -> bool:
         replica = self._replica
@@ -100,12 +110,14 @@ class Deltas(Talk):
 
     def save(self) -> Saved:
         assert self._changed is not None
-        return {"changed": self._changed, **under("told", dict(self._told)), "clocks": note(self._clocks)}
+        known = note({"clocks": self._clocks, "began": self._began})
+        return {"changed": self._changed, **under("told", dict(self._told)), "known": known}
 
     def load(self, saved: Saved) -> None:
         self._changed = saved["changed"]
         self._told = dict(part("told", saved))
-        self._clocks = read_note(saved["clocks"])
+        known = read_note(saved["known"])
+        self._clocks, self._began = known["clocks"], known["began"]
 
     async def _gate(self) -> None:
         """Waits for the slowest, for a while."""
@@ -166,7 +178,7 @@ class Deltas(Talk):
         while True:
             message = await world.receive(CHANGE)
             step, sent_s = _HEAD.unpack(message.head)
-            self._clocks[message.sender] = max(self._clocks[message.sender], step)
+            self._clocks[message.sender] = max(self._clocks[message.sender], self._began[message.sender] + step)
             self._arrived.append(message)
             self._heard.set()
             world.record(
@@ -181,6 +193,15 @@ class Deltas(Talk):
                 )
             )
             self._spawn(world.peer(message.sender).send(ACKNOWLEDGEMENT, lane=Lane.CONTROL))
+
+    async def _hear_who_is_new(self) -> None:
+        assert self._changed is not None
+        nothing = np.zeros_like(self._changed)
+        while True:
+            name = (await self._replica.world.receive(EVERYTHING)).sender
+            self._told[name] = nothing
+            self._busy_since_s[name] = None
+            self._began[name] = self._clocks[name] = self._replica.steps
 
     async def _hear_acknowledgements(self) -> None:
         while True:

@@ -7,6 +7,9 @@ after `patience_s` is taken back, and with push-sum its mass with it: nothing is
 With a codec a push tells what has changed since what the peer is known to have of this node, and only that is merged:
 what was left out is part of the next push by itself.  Both sides count; a peer that missed one says so, and gets the
 whole model next.
+
+A node that begins when others have been learning for a while takes the first whole model that it is pushed for its own,
+and pushes nothing before that, or before it has waited for one in vain.
 """
 
 import asyncio
@@ -94,6 +97,8 @@ class Pushes(Talk):
         """What a peer will have when it acknowledges."""
         self._under_way: dict[str, float] = {}
         """The weights of pushes that are not acknowledged."""
+        self._new_until_s = 0.0
+        """Until when this node is new: it has nothing to tell."""
         self._spawn: Spawn | None = None
 
     @property
@@ -109,6 +114,10 @@ class Pushes(Talk):
     def start(self, spawn: Spawn) -> None:
         self._spawn = spawn
         self._initial = self._replica.read(Quantity.PARAMETERS)
+        now = self._replica.world.now
+        if now > 0:
+            self._new_until_s = now + self._patience_s
+            self._there = dict.fromkeys(self._peers)  # they know what it was before, if anything
         spawn(self._listen())
         spawn(self._hear_acknowledgements())
 
@@ -117,16 +126,24 @@ class Pushes(Talk):
         merged = bool(self._arrivals)
         if merged:
             arrivals, self._arrivals = self._arrivals, []
+            whole = next((arrival for arrival in arrivals if arrival.told is None), None)
+            if self._is_new and whole:
+                self._new_until_s = 0.0
+                replica.write(Quantity.PARAMETERS, whole.values)
             if np.isfinite(replica.read(Quantity.PARAMETERS)).all():
                 self._merge(replica, arrivals, self._own)
             else:  # there is nothing of its own to merge with
                 replica.write(Quantity.PARAMETERS, arrivals[-1].values)
         if self._merge.remembers:
             self._own.remember(replica.world.now, replica.read(Quantity.PARAMETERS))
-        if self._when(replica, replica.steps - self._pushed_at_step, self._number):
+        if not self._is_new and self._when(replica, replica.steps - self._pushed_at_step, self._number):
             self._pushed_at_step = replica.steps
             self._push()
         return merged
+
+    @property
+    def _is_new(self) -> bool:
+        return self._replica.world.now < self._new_until_s
 
     def save(self) -> Saved:
         return {"mass": np.array([self._own.mass])}
@@ -134,6 +151,7 @@ class Pushes(Talk):
     def load(self, saved: Saved) -> None:
         self._own.mass = float(saved["mass"][0])
         self._there = dict.fromkeys(self._peers)  # who knows what they have
+        self._new_until_s = 0.0
 
     def _push(self) -> None:
         assert self._spawn is not None

@@ -76,6 +76,11 @@ class Peer(abc.ABC):
     def reachable(self) -> bool:
         """Whether messages get through, over the own link or through a third node, as far as this node has noticed."""
 
+    @property
+    @abc.abstractmethod
+    def round_trip_s(self) -> float:
+        """How long a word there and back takes over the own link, as heartbeats find it; infinite if unknown."""
+
     @abc.abstractmethod
     async def wait_until(self, *, reachable: bool) -> None:
         """Returns when this node has noticed that the peer can be reached, or that it cannot."""

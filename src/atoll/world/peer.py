@@ -76,6 +76,10 @@ class SimPeer(Peer):
             return True
         return simulation.relays(node, self._name) and simulation.way(node, self._name, node) is not None
 
+    @property
+    def round_trip_s(self) -> float:
+        return self._world.simulation.length_s(self._world.name, self._name)
+
     async def wait_until(self, *, reachable: bool) -> None:
         simulation, node = self._world.simulation, self._world.name
         if not simulation.relays(node, self._name):

@@ -312,9 +312,10 @@ class Simulation:
             and self.reach(node, name).reachable
             and self.reach(name, peer).reachable
         ]
-        return min(thirds, key=lambda name: self._length_s(node, name) + self._length_s(name, peer), default=None)
+        return min(thirds, key=lambda name: self.length_s(node, name) + self.length_s(name, peer), default=None)
 
-    def _length_s(self, node: str, peer: str) -> float:
+    def length_s(self, node: str, peer: str) -> float:
+        """How long a round trip takes between two nodes now; infinite if there is no way."""
         found = self.links.round_trip_s(node, peer)
         return math.inf if found is None else found
 

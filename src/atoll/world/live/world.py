@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import random
 import sys
 import time
@@ -199,6 +200,10 @@ class LivePeer(Peer):
     @property
     def reachable(self) -> bool:
         return self._session.reachable
+
+    @property
+    def round_trip_s(self) -> float:
+        return self._session.round_trip_s or math.inf
 
     async def wait_until(self, *, reachable: bool) -> None:
         while self.reachable != reachable:
