@@ -9,6 +9,7 @@
     │   ├── TaskError        a task's name, data or shards
     │   ├── FaultError       a fault script's file, key or value
     │   ├── CheckpointError  a checkpoint that cannot be used
+    │   ├── EmulationError   what emulation needs is not here
     │   ├── InvitationError  an invitation that cannot be used
     │   └── TraceError       a trace file that cannot be read
     ├── FrameError           a peer sent what may not be sent
@@ -25,6 +26,7 @@ from collections.abc import Iterable
 __all__ = [
     "AtollError",
     "CheckpointError",
+    "EmulationError",
     "ExamplesRefused",
     "FaultError",
     "FrameError",
@@ -74,6 +76,10 @@ class TraceError(UserError):
 
 class InvitationError(UserError):
     """An invitation that cannot be used, and why."""
+
+
+class EmulationError(UserError):
+    """What emulation needs is not here, or not allowed; the message says what to do."""
 
 
 class FrameError(AtollError):

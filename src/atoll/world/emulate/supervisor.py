@@ -1,0 +1,318 @@
+"""The supervisor: a process that makes the network, starts a process for each node, and is the switch between them.
+
+It is a process of its own because a process that has threads may not make namespaces.  Whoever wants something emulated
+uses `Emulation`.
+"""
+
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from atoll.errors import EmulationError
+from atoll.network import Network, Node
+from atoll.trace import FaultChanged, RunEnded, RunStarted, Trace
+from atoll.version import VERSION
+from atoll.world.emulate.namespaces import Tap, address_of, become_root_inside, make_tap
+from atoll.world.emulate.switch import Switch, SwitchStats
+from atoll.world.faults import MESSAGE_KINDS, Fault
+from atoll.world.live.process import NodeFile
+
+__all__ = ["Emulation", "Running", "emulate"]
+
+PORT = 7700
+START_S = 180.0
+"""How long nodes may take to begin: nine of them load torch on few cores."""
+LEAVE_S = 5.0
+MEMORY_EVERY_S = 0.5
+SWITCH_TRACE = "switch.jsonl"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Emulation:
+    """What is emulated."""
+
+    network: Network
+    program: str
+    """What nodes run: `module:function`, an async function of a world and of settings."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    folder: Path
+    """Where nodes' traces and results go."""
+    seed: int = 0
+    faults: tuple[Fault, ...] = ()
+    limit_s: float = 600.0
+    encrypted: bool = True
+    paced: bool = True
+    """Whether a step takes as long as the network says."""
+
+
+class Running:
+    """An emulation that runs."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self.begin_at = math.inf
+        self.stats: SwitchStats | None = None
+        self._failure: str | None = None
+        self._is_over = False
+
+    def poll(self, seconds: float = 0.0) -> bool:
+        """Whether it still runs, after waiting for news for so long."""
+        while not self._is_over and self._connection.poll(seconds):
+            seconds = 0.0
+            try:
+                kind, value = self._connection.recv()
+            except EOFError:
+                kind, value = "failed", "the supervisor has died"
+            if kind == "began":
+                self.begin_at = value
+            else:
+                self._is_over = True
+                if kind == "ended":
+                    self.stats = value
+                else:
+                    self._failure = value
+        if self._failure:
+            raise EmulationError(self._failure)
+        return not self._is_over
+
+    @property
+    def now(self) -> float:
+        """Seconds since the run began."""
+        return time.monotonic() - self.begin_at
+
+    def wait(self) -> SwitchStats:
+        """Returns when all nodes have ended."""
+        while self.poll(1.0):
+            pass
+        assert self.stats is not None
+        return self.stats
+
+    def stop(self) -> None:
+        """Has all nodes leave."""
+        self._connection.send("stop")
+
+
+@contextmanager
+def emulate(what: Emulation) -> Iterator[Running]:
+    """Emulates something, until the end of the block."""
+    what.folder.mkdir(parents=True, exist_ok=True)
+    context = get_context("spawn")
+    mine, theirs = context.Pipe()
+    process = context.Process(target=_supervise, args=(what, theirs), name="atoll supervisor")
+    process.start()
+    theirs.close()
+    running = Running(mine)
+    try:
+        yield running
+    finally:
+        mine.close()  # which the supervisor notices
+        process.join(LEAVE_S + 5)
+        if process.is_alive():
+            process.kill()
+            process.join()
+
+
+def _supervise(what: Emulation, connection: Connection) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is told by who started it
+    try:
+        become_root_inside()
+        _Supervisor(what, connection).run()
+    except EmulationError as error:
+        connection.send(("failed", str(error)))
+    except OSError as error:
+        connection.send(("failed", f"emulation: {error}"))
+
+
+class _Supervisor:
+    def __init__(self, what: Emulation, connection: Connection) -> None:
+        self._what = what
+        self._connection = connection
+        network = what.network
+        lossy = any(way.loss for link in network.links for way in (link.there, link.back))
+        self._taps: dict[str, Tap] = {
+            name: make_tap(place, segments=not lossy) for place, name in enumerate(network.node_names)
+        }
+        self._secret = os.urandom(32).hex()
+        self._trace = Trace(what.folder / SWITCH_TRACE)
+        self._switch = Switch(network, self._taps, seed=what.seed, trace=self._trace)
+        self._nodes: dict[str, subprocess.Popen[bytes]] = {}
+        self._crashed: set[str] = set()
+        self._ready: set[str] = set()
+        self._begin_at: float | None = None
+        self._is_ending = False
+
+    def run(self) -> None:
+        network, what = self._what.network, self._what
+        with self._trace:
+            self._trace.record(
+                RunStarted(
+                    at=0.0,
+                    atoll=VERSION,
+                    world="emulate",
+                    network=network.name,
+                    nodes=network.node_names,
+                    links=tuple(link.name for link in network.links),
+                    seed=what.seed,
+                )
+            )
+            for node in network.nodes:
+                self._start(node)
+            self._switch.watch(self._connection.fileno(), self._hear)
+            self._switch.after(START_S, self._give_up)
+            self._switch.after(MEMORY_EVERY_S, self._look_at_memory)
+            try:
+                self._switch.run()
+            finally:
+                for process in self._nodes.values():
+                    process.kill()
+            self._trace.record(RunEnded(at=max(0.0, self._switch.now), reason="finished"))
+        self._connection.send(("ended", self._switch.stats))
+
+    def _start(self, node: Node) -> None:
+        what, name = self._what, node.name
+        names = what.network.node_names
+        addresses = {other: (address_of(place), PORT) for place, other in enumerate(names) if other != name}
+        file = NodeFile(
+            name=name,
+            names=names,
+            secret=self._secret,
+            listen=(address_of(names.index(name)), PORT),
+            addresses=addresses,
+            program=what.program,
+            settings=what.settings,
+            folder=str(what.folder),
+            seed=what.seed,
+            step_s=node.step_s if what.paced else 0.0,
+            encrypted=what.encrypted,
+            begin_at=self._begin_at,
+        )
+        path = what.folder / f"node.{name}.start.json"
+        file.write(path)
+        namespace = self._taps[name].namespace
+        python = sys.executable
+        command = [python, "-m", "atoll.world.emulate.enter", str(namespace)]
+        command += [python, "-m", "atoll.world.live.process", str(path)]
+        threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        with (what.folder / f"node.{name}.log").open("ab") as log:
+            process = subprocess.Popen(  # noqa: S603 - this program, and files of its own
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                pass_fds=[namespace],
+                env={**os.environ, **threads},
+                start_new_session=True,  # Ctrl-C is for who started all this
+            )
+        self._nodes[name] = process
+        assert process.stdout is not None
+        self._switch.watch(process.stdout.fileno(), lambda: self._hear_node(name, process))
+
+    # What it hears ---
+
+    def _hear(self) -> None:
+        try:
+            self._connection.recv()
+        except EOFError:
+            self._switch.forget(self._connection.fileno())
+        self._end()
+
+    def _hear_node(self, name: str, process: "subprocess.Popen[bytes]") -> None:
+        assert process.stdout is not None
+        if os.read(process.stdout.fileno(), 4096):
+            self._ready.add(name)
+            if len(self._ready) == len(self._nodes) and self._begin_at is None:
+                self._begin()
+            return
+        self._switch.forget(process.stdout.fileno())
+        status = process.wait()
+        if self._nodes.get(name) is process:
+            del self._nodes[name]
+        if name not in self._crashed and status != 0 and not self._is_ending:
+            last = (self._what.folder / f"node.{name}.log").read_text(errors="replace").strip().splitlines()[-1:]
+            raise EmulationError(f"node {name} has died with status {status}: {' '.join(last)}")
+        if not self._nodes and not self._crashed:
+            self._switch.stop()
+
+    def _begin(self) -> None:
+        self._begin_at = time.monotonic() + 0.2
+        self._switch.begin(self._begin_at)
+        for process in self._nodes.values():
+            assert process.stdin is not None
+            process.stdin.write(f"{self._begin_at!r}\n".encode())
+            process.stdin.flush()
+        for fault in self._what.faults:
+            for at, on in ((fault.at, True), (fault.until, False)):
+                if at < math.inf:
+                    self._switch.at(at, lambda fault=fault, on=on: self._change(fault, on=on))  # type: ignore[misc]
+        self._switch.at(self._what.limit_s, self._end)
+        self._connection.send(("began", self._begin_at))
+
+    def _give_up(self) -> None:
+        if self._begin_at is None:
+            missing = sorted(set(self._what.network.node_names) - self._ready)
+            raise EmulationError(f"after {START_S:.0f} s these nodes are not ready: {', '.join(missing)}")
+
+    def _end(self) -> None:
+        if self._is_ending:
+            return
+        self._is_ending = True
+        if not self._nodes:
+            self._switch.stop()
+        for process in self._nodes.values():
+            process.send_signal(signal.SIGCONT)
+            process.terminate()
+        self._crashed.clear()
+        self._switch.after(LEAVE_S, self._switch.stop)
+
+    # Faults ---
+
+    def _change(self, fault: Fault, *, on: bool) -> None:
+        if self._is_ending:
+            return
+        self._trace.record(FaultChanged(at=self._switch.now, fault=str(fault), nodes=fault.nodes, on=on))
+        if fault.pairs and fault.kind not in MESSAGE_KINDS:
+            self._switch.block(fault, on=on)
+        elif fault.kind in MESSAGE_KINDS:
+            self._switch.disturb(fault, on=on)
+        elif fault.kind == "crash":
+            for name in fault.nodes:
+                self._crash(name, on=on)
+        elif fault.kind == "stall":
+            for name in fault.nodes:
+                if name in self._nodes:
+                    self._nodes[name].send_signal(signal.SIGSTOP if on else signal.SIGCONT)
+
+    def _crash(self, name: str, *, on: bool) -> None:
+        if on and name in self._nodes:
+            self._crashed.add(name)
+            self._nodes[name].kill()
+        elif not on and name in self._crashed:
+            self._crashed.discard(name)
+            self._start(next(node for node in self._what.network.nodes if node.name == name))
+
+    def _look_at_memory(self) -> None:
+        """Ends a node that holds more than its machine would."""
+        self._switch.after(MEMORY_EVERY_S, self._look_at_memory)
+        for node in self._what.network.nodes:
+            process = self._nodes.get(node.name)
+            if node.memory_bytes is None or process is None:
+                continue
+            try:
+                pages = int(Path(f"/proc/{process.pid}/statm").read_text().split()[1])
+            except (OSError, IndexError):
+                continue
+            if pages * os.sysconf("SC_PAGE_SIZE") > node.memory_bytes:
+                self._crashed.add(node.name)
+                process.kill()
+                fault = f"out of memory {node.name}"
+                self._trace.record(FaultChanged(at=self._switch.now, fault=fault, nodes=(node.name,), on=True))

@@ -1,0 +1,114 @@
+"""A process that is one node: `python -m atoll.world.live.process FILE`.
+
+The file says who it is, where the others are, and which program to run: `module:function`, an async function of a world
+and of settings.  It says `ready` when it is connected, is told when the run begins, and leaves what the program
+returned beside its trace.  SIGTERM ends the program; the node then leaves as one should.
+"""
+
+import asyncio
+import contextlib
+import importlib
+import json
+import signal
+import socket
+import sys
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from atoll.trace import Trace
+from atoll.world.live.keys import Address, Identity, Invitation
+from atoll.world.live.world import LiveWorld
+
+__all__ = ["NodeFile"]
+
+CONNECT_S = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeFile:
+    """What a node process is told."""
+
+    name: str
+    names: tuple[str, ...]
+    secret: str
+    listen: Address
+    addresses: dict[str, Address]
+    """Where the others are."""
+    program: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    folder: str
+    """Where its trace, its key and its result go."""
+    seed: int = 0
+    step_s: float = 0.0
+    encrypted: bool = True
+    begin_at: float | None = None
+    """When the run began; `None`: this node is told."""
+
+    def write(self, path: Path) -> None:
+        path.write_text(json.dumps(asdict(self)))
+
+    @classmethod
+    def read(cls, path: Path) -> "NodeFile":
+        found = json.loads(path.read_text())
+        found["names"] = tuple(found["names"])
+        found["listen"] = tuple(found["listen"])
+        found["addresses"] = {name: tuple(address) for name, address in found["addresses"].items()}
+        return cls(**found)
+
+    @property
+    def trace(self) -> Path:
+        return Path(self.folder) / f"node.{self.name}.jsonl"
+
+    @property
+    def result(self) -> Path:
+        return Path(self.folder) / f"node.{self.name}.json"
+
+
+async def run_node(file: NodeFile) -> None:
+    module, _, function = file.program.partition(":")
+    program = getattr(importlib.import_module(module), function)
+    invitation = Invitation(bytes.fromhex(file.secret), ())
+    identity = Identity(invitation.secret, Path(file.folder) / f"node.{file.name}.key")
+    anew = file.begin_at is not None
+    with Trace(file.trace, append=anew) as trace:
+        world = LiveWorld(
+            file.name,
+            file.names,
+            invitation,
+            identity,
+            trace=trace,
+            seed=file.seed,
+            begin_at=file.begin_at,
+            step_s=file.step_s,
+            encrypted=file.encrypted,
+        )
+        world.host.listen(socket.create_server(file.listen))
+        world.host.own_addresses = [file.listen]
+        for name, address in file.addresses.items():
+            world.host.addresses[name] = [address]
+        try:
+            if not anew:
+                await _wait_for_all(world)
+                print("ready", flush=True)  # noqa: T201 - to who started this process
+                line = await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
+                world.begin_at = float(line)
+                await asyncio.sleep(max(0.0, world.begin_at - time.monotonic()))
+            running = asyncio.ensure_future(program(world, file.settings))
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
+            with contextlib.suppress(asyncio.CancelledError):
+                file.result.write_text(json.dumps(await running))
+        finally:
+            await world.close()
+
+
+async def _wait_for_all(world: LiveWorld) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(CONNECT_S):
+            for name in world.peer_names:
+                await world.peer(name).wait_until(reachable=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(run_node(NodeFile.read(Path(sys.argv[1]))))
