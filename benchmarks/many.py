@@ -17,8 +17,8 @@ from atoll.network import Network, parse_network
 from atoll.strategy import parse_strategy
 from atoll.train import load_task
 from atoll.train.node import train
+from atoll.train.parts import Tester
 from atoll.train.replica import TrainedReplica
-from atoll.train.run import Tester
 from atoll.world import Simulation
 from atoll.world.simworld import SimWorld
 

@@ -73,6 +73,7 @@ PUBLIC = {
         "Computed",
         "ContributionRefused",
         "DataUsed",
+        "Emulated",
         "EpochEnded",
         "Event",
         "Exchanged",
@@ -93,6 +94,7 @@ PUBLIC = {
         "Transferred",
         "ViewChanged",
         "Waited",
+        "read_event",
         "read_trace",
     ],
 }

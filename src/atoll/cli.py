@@ -74,6 +74,9 @@ Limit = Annotated[
 ]
 Device = Annotated[str, typer.Option("--device", help="Where torch computes: cpu, cuda, cuda:1.")]
 Faults = Annotated[Path | None, typer.Option("--faults", help="A script of faults, TOML (docs/faults.md).")]
+WorldName = Annotated[
+    str, typer.Option("--world", help="sim, or emulate: real processes and real TCP on this machine, in real time.")
+]
 Out = Annotated[Path, typer.Option("--out", help="Where traces and the report go.")]
 
 
@@ -91,6 +94,7 @@ def compare(
     limit: Limit = None,
     device: Device = "cpu",
     faults: Faults = None,
+    world: WorldName = "sim",
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the results here too.")] = None,
     out: Out = Path("report"),
 ) -> None:
@@ -108,6 +112,7 @@ def compare(
         limit_s=limit,
         device=device,
         faults=load_faults(faults, net.node_names) if faults else (),
+        world=world,
     )
     _compare(plan, out, jobs=jobs, json_file=json_file)
 
@@ -146,6 +151,7 @@ def run(
     limit: Limit = None,
     device: Device = "cpu",
     faults: Faults = None,
+    world: WorldName = "sim",
     *,
     checkpoint: Annotated[
         Path | None, typer.Option("--checkpoint", help="Save here, now and then, what every node is.")
@@ -176,6 +182,7 @@ def run(
         limit_s=limit,
         device=device,
         faults=load_faults(faults, net.node_names) if faults else (),
+        world=world,
         checkpoints=checkpoint,
         checkpoint_s=checkpoint_every or 60.0,
         resume=resume,

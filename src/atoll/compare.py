@@ -13,6 +13,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from atoll.errors import EmulationError, nearest
 from atoll.network import Network
 from atoll.report.progress import RunsProgress
 from atoll.report.results import Comparison, RunResult, read_result
@@ -20,6 +21,7 @@ from atoll.strategy import parse_strategy
 from atoll.train import IDEAL_STRATEGY, RunSpec, load_task, parse_shards
 from atoll.train.batch import run_all
 from atoll.train.checkpoint import latest
+from atoll.train.emulated import emulate_all
 from atoll.train.run import check_device
 from atoll.world.faults import Fault
 
@@ -35,6 +37,7 @@ DEFAULT_STRATEGIES = (
     "sparseloco:every=4",
 )
 """A good choice: nothing, everything, less of it, overlapped, corrected for drift, gossip, and very little of it."""
+WORLDS = ("sim", "emulate")
 LIMIT_IDEALS = 20.0
 LEAST_LIMIT_S = 60.0
 
@@ -59,6 +62,8 @@ class Plan:
     checkpoint_s: float = 60.0
     resume: bool = False
     """Whether to go on from the last ones."""
+    world: str = "sim"
+    """Where strategies are run: `sim`, or `emulate`, one at a time and in real time.  The ideal is always simulated."""
 
     @classmethod
     def of(
@@ -76,6 +81,7 @@ class Plan:
         checkpoints: Path | None = None,
         checkpoint_s: float = 60.0,
         resume: bool = False,
+        world: str = "sim",
     ) -> "Plan":
         """A plan as users ask for it: each strategy once; on the networks of odticn, `mnist` as odticn trained it."""
         if network.name.startswith("odticn") and task == "mnist":
@@ -93,10 +99,15 @@ class Plan:
             checkpoints=checkpoints,
             checkpoint_s=checkpoint_s,
             resume=resume,
+            world=world,
         )
 
     def check(self) -> None:
         """Refuses what cannot be run, before anything runs."""
+        if self.world not in WORLDS:
+            raise EmulationError(f"there is no world {self.world!r}; {nearest(self.world, WORLDS)}")
+        if self.world == "emulate" and self.checkpoints:
+            raise EmulationError("checkpoints are of simulated runs: leave out --checkpoint, or --world emulate")
         for strategy in self.strategies:
             parse_strategy(strategy)
         check_device(self.device)
@@ -147,7 +158,7 @@ def compare(plan: Plan, folder: Path, *, jobs: int, console: Console) -> Compari
     slowest = max(run.seconds_to_target or run.ended_s for run in ideals)
     limit_s = plan.limit_s or max(LEAST_LIMIT_S, LIMIT_IDEALS * slowest)
     specs = [plan.spec(strategy, seed, limit_s) for seed in plan.seeds for strategy in plan.strategies]
-    found = Comparison.of([*ideals, *_run(specs, folder, jobs, console)])
+    found = Comparison.of([*ideals, *_run(specs, folder, jobs, console, world=plan.world)])
     better = [row.strategy for row in found.rows() if row.ratio is not None and row.ratio < 1]
     perfect = [plan.spec(strategy, seed, limit_s, "perfect") for strategy in better for seed in plan.seeds]
     if perfect:
@@ -155,12 +166,13 @@ def compare(plan: Plan, folder: Path, *, jobs: int, console: Console) -> Compari
     return found
 
 
-def _run(specs: list[RunSpec], folder: Path, jobs: int, console: Console) -> list[RunResult]:
+def _run(specs: list[RunSpec], folder: Path, jobs: int, console: Console, *, world: str = "sim") -> list[RunResult]:
     results: list[RunResult] = []
+    running = emulate_all(specs, folder) if world == "emulate" else run_all(specs, folder, jobs=jobs)
     with RunsProgress(console) as progress:
         for spec in specs:
             progress.add(folder / spec.file_name, spec.label, spec.limit_s)
-        with closing(run_all(specs, folder, jobs=jobs)) as runs:  # whatever happens, nothing is left running
+        with closing(running) as runs:  # whatever happens, nothing is left running
             for done in runs:
                 if done is None:
                     progress.update()

@@ -25,6 +25,7 @@ __all__ = [
     "Computed",
     "ContributionRefused",
     "DataUsed",
+    "Emulated",
     "EpochEnded",
     "Event",
     "Exchanged",
@@ -45,6 +46,7 @@ __all__ = [
     "Transferred",
     "ViewChanged",
     "Waited",
+    "read_event",
     "read_trace",
 ]
 
@@ -229,6 +231,19 @@ class CheckpointSaved(Event):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Emulated(Event):
+    """How well the network of an emulated run was emulated: packets, the share that came late and by how much at most,
+    the switch's share of a core, and whether the run is to be believed.
+    """
+
+    packets: int
+    late_share: float
+    latest_s: float
+    cpu_share: float
+    valid: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class MessageRefused(Event):
     """What arrived at a node was not what its sender had sent; it is sent again."""
 
@@ -349,7 +364,7 @@ def read_trace(path: Path) -> Iterator[Event]:
             for number, line in enumerate(lines, 2):
                 if not line.endswith("\n"):
                     return  # the run died while writing it
-                yield _decode(line, f"{path}, line {number}")
+                yield read_event(line, f"{path}, line {number}")
     except OSError as error:
         raise TraceError(f"trace {path}: {error.strerror or error}") from None
     except UnicodeDecodeError:
@@ -365,7 +380,8 @@ def _check_header(path: Path, line: str) -> None:
         raise TraceError(f"trace {path}: version {version}; this Atoll reads version {VERSION}")
 
 
-def _decode(line: str, where: str) -> Event:
+def read_event(line: str, where: str) -> Event:
+    """The event of one line of a trace; `where` that is."""
     try:
         values = json.loads(line)
         kind = values.pop("kind")

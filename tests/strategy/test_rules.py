@@ -153,6 +153,7 @@ def test_a_node_that_is_called_learns_from_exchanges_too() -> None:
 class _Clock:
     name = "0"
     now = 0.0
+    is_late = False
 
 
 def test_a_node_whose_model_is_not_finite_calls() -> None:

@@ -3,8 +3,8 @@ import numpy as np
 from atoll.strategy import parse_strategy
 from atoll.train import load_task
 from atoll.train.node import train
+from atoll.train.parts import Tester
 from atoll.train.replica import TrainedReplica
-from atoll.train.run import Tester
 from atoll.world import Simulation
 from atoll.world.simworld import SimWorld
 from tests.world.networks import network

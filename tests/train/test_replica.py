@@ -6,8 +6,8 @@ import torch
 from atoll.errors import ExamplesRefused
 from atoll.strategy import Quantity
 from atoll.train import load_task
+from atoll.train.parts import Tester
 from atoll.train.replica import TrainedReplica
-from atoll.train.run import Tester
 from atoll.world import Simulation
 from tests.world.networks import network
 

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 from functools import partial
+from typing import Any
 
 from atoll.errors import UnknownPeer
 from atoll.world.base import Lane, World
@@ -116,3 +117,45 @@ PROGRAMS = [
     computing,
     strangers,
 ]
+
+
+async def all_programs(world: World, settings: dict[str, Any]) -> dict[str, Any]:
+    """What each finds, one after the other."""
+    return {program.__name__: await program(world) for program in PROGRAMS}
+
+
+async def look_around(world: World, settings: dict[str, Any]) -> dict[str, Any]:
+    """Says every now and then whom it reaches, and how far they are."""
+    seen: list[Any] = []
+    while world.now < settings["until_s"]:
+        reached = [name for name in world.peer_names if world.peer(name).reachable]
+        seen.append([round(world.now, 3), reached])
+        await world.sleep(0.05)
+    return {"seen": seen, "round_trips_s": {name: world.peer(name).round_trip_s for name in world.peer_names}}
+
+
+async def eat_memory(world: World, settings: dict[str, Any]) -> int:
+    """Node 0 holds more and more."""
+    held = []
+    while world.now < settings["until_s"]:
+        if world.name == "0":
+            held.append(bytearray(b"x") * 20_000_000)
+        await world.sleep(0.1)
+    return len(held)
+
+
+async def send_much(world: World, settings: dict[str, Any]) -> dict[str, float]:
+    """How long so many bytes take from the first node to the second."""
+    first, second = world.name, "1"
+    took = {}
+    for size in settings["sizes"]:
+        if first == "0":
+            began = world.now
+            await world.peer(second).send("much", body=bytes(size))
+            await world.peer(second).receive("thanks")
+            took[str(size)] = world.now - began
+        elif first == second:
+            await world.peer("0").receive("much")
+            await world.peer("0").send("thanks", lane=Lane.CONTROL)
+    await world.sleep(0.5)
+    return took

@@ -98,8 +98,8 @@ class Group:
         self.grace_s = grace_s
         # A run begins with everybody; who begins later, or again, is alone until the others take it in.
         # Its views are told from those of what it was before by when it began.
-        self._label = world.name if world.now == 0 else f"{world.name} at {world.now:g}"
-        self.view = View(0, everybody[0], everybody) if world.now == 0 else View(0, self._label, (world.name,))
+        self._label = world.name if not world.is_late else f"{world.name} at {world.now:g}"
+        self.view = View(0, everybody[0], everybody) if not world.is_late else View(0, self._label, (world.name,))
         self._promised = 0, everybody[0]
         self._held_until_s = 0.0
         self._answer_s = ANSWER_S

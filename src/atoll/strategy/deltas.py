@@ -78,7 +78,7 @@ class Deltas(Talk):
         spawn(self._hear_acknowledgements())
         spawn(self._hear_who_is_new())
         world = self._replica.world
-        if world.now > 0:
+        if world.is_late:
             for name in self._clocks:
                 spawn(world.peer(name).send(EVERYTHING, lane=Lane.CONTROL))
 

@@ -114,9 +114,9 @@ class Pushes(Talk):
     def start(self, spawn: Spawn) -> None:
         self._spawn = spawn
         self._initial = self._replica.read(Quantity.PARAMETERS)
-        now = self._replica.world.now
-        if now > 0:
-            self._new_until_s = now + self._patience_s
+        world = self._replica.world
+        if world.is_late:
+            self._new_until_s = world.now + self._patience_s
             self._there = dict.fromkeys(self._peers)  # they know what it was before, if anything
         spawn(self._listen())
         spawn(self._hear_acknowledgements())

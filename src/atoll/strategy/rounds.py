@@ -178,9 +178,9 @@ class Rounds(Talk):
         for fragment in self._fragments:
             fragment.start(initial[fragment.span])
         world = self._replica.world
-        if world.now > 0:
+        if world.is_late:
             self._first_wait_s = LEAST_WAIT_S
-        start = START if world.now == 0 else (f"{world.name} at {world.now}", 0)
+        start = START if not world.is_late else (f"{world.name} at {world.now}", 0)
         self._lineage = Lineage([_held(fragment) for fragment in self._fragments], start)
 
     async def after_gradient(self) -> None:

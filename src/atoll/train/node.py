@@ -56,16 +56,17 @@ async def train(
         while steps is None or replica.steps < steps:
             await world.compute(replica.compute_gradient, steps=replica.cost)
             await talk.after_gradient()
-            replica.update()
+            await world.aside(replica.update)
             merged = await talk.after_step()
             if merged or replica.steps - tested_at >= task.test_every:
                 tested_at = replica.steps
+                measure = await world.aside(replica.test)
                 world.record(
                     Tested(
                         at=world.now,
                         node=world.name,
                         steps=replica.steps,
-                        measure=replica.test(),
+                        measure=measure,
                         sent_bytes=world.sent_bytes,
                     )
                 )

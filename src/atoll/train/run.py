@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
 
 from atoll.errors import CheckpointError, TaskError
 from atoll.exchange import Vector
@@ -27,15 +26,14 @@ from atoll.trace import (
     RunEnded,
     Tested,
     Trace,
-    TrainingStarted,
 )
 from atoll.train.checkpoint import TRACE, Identity, forget, latest, read_run, write_run
-from atoll.train.harm import Harm
 from atoll.train.node import train
+from atoll.train.parts import Parts
 from atoll.train.replica import TrainedReplica
-from atoll.train.shards import parse_shards
 from atoll.train.task import Task
 from atoll.train.tasks import load_task
+from atoll.train.verdict import Verdict
 from atoll.world import Simulation
 from atoll.world.faults import Fault
 from atoll.world.simworld import SimWorld
@@ -44,8 +42,6 @@ __all__ = ["IDEAL_STRATEGY", "RunSpec", "check_device", "simulate"]
 
 IDEAL_STRATEGY = "allreduce:quantity=gradient"
 """What all are compared with, on perfect links: gradients averaged every step."""
-LINGER = 1.5
-"""A run goes on until all nodes have the target, but not beyond this many times what half of them took."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +124,7 @@ def simulate(spec: RunSpec, trace_path: Path, *, task: Task | None = None) -> No
     elif spec.checkpoints:
         forget(spec.checkpoints)
     with Trace(trace_path, append=spec.resume) as trace:
-        referee = _Referee(task, trace, course.used, stops=spec.stops)
+        referee = _Referee(task, trace, course.parts.used, stops=spec.stops)
         if known:
             referee.load(known)
         while True:
@@ -152,17 +148,7 @@ class _Course:
         self._task = task
         self._strategy = parse_strategy(spec.strategy)
         self.members = spec.network.node_names
-        labels = task.labels
-        assert labels is not None
-        if labels.ndim != 1:
-            raise TaskError(f"task {task.name!r}: expected a label for each example to deal them by")
-        dealer = parse_shards(spec.shards)
-        self._shards = dealer.deal(labels.numpy(), len(self.members), spec.seed)
-        self._pieces = dealer.pieces(len(self.members))
-        self._optimizer = task.ideal_optimizer if spec.role == "ideal" and task.ideal_optimizer else task.optimizer
-        self._tester = Tester(task)
-        self.used = np.zeros(len(labels), dtype=np.int64)
-        """How often each example was."""
+        self.parts = Parts(task, self.members, shards=spec.shards, seed=spec.seed, role=spec.role, faults=spec.faults)
 
     def run(self, referee: "_Referee", begin_s: float, until_s: float, nodes: dict[str, Saved]) -> dict[str, Saved]:
         """Runs one leg.
@@ -182,31 +168,9 @@ class _Course:
         referee.begin(simulation, last=until_s >= spec.limit_s)
 
         async def program(world: SimWorld) -> None:
-            replica = TrainedReplica(
-                world,
-                self.members,
-                task,
-                self._shards[self.members.index(world.name)],
-                seed=spec.seed,
-                optimizer=self._optimizer,
-                tester=self._tester,
-                pieces=self._pieces,
-                harm=Harm(world.name, spec.faults, spec.seed),
-                used=self.used,
-            )
+            replica = self.parts.replica(world)
             if not referee.replicas and world.now == 0:
-                world.record(
-                    TrainingStarted(
-                        at=0.0,
-                        task=task.name,
-                        strategy=spec.strategy,
-                        role=spec.role,
-                        shards=spec.shards,
-                        target=task.target,
-                        rising=task.rising,
-                        parameters=replica.size,
-                    )
-                )
+                world.record(self.parts.started(spec.strategy, replica.size))
             referee.replicas[world.name] = replica
             resume = nodes.get(world.name) if world.now == begin_s else None
             if resume is None:
@@ -238,34 +202,16 @@ def check_device(name: str) -> str:
     return name
 
 
-class Tester:
-    """Tests models, and remembers: after an exchange many nodes hold the same bytes."""
-
-    def __init__(self, task: Task) -> None:
-        self._task = task
-        self._known: dict[bytes, float] = {}
-
-    def __call__(self, model: nn.Module, values: Vector) -> float:
-        digest = hashlib.blake2b(values.tobytes(), digest_size=16).digest()
-        if digest not in self._known:
-            if len(self._known) >= 64:
-                self._known.pop(next(iter(self._known)))
-            self._known[digest] = self._task.test_model(model)
-        return self._known[digest]
-
-
 class _Referee:
     """Sees every event on its way to the trace: ends the run when it is decided, and tests the mean of all replicas."""
 
     def __init__(self, task: Task, trace: Trace, used: NDArray[np.int64], *, stops: bool) -> None:
         self._task = task
         self._used = used
-        self._stops = stops
         self._trace = trace
         self.replicas: dict[str, TrainedReplica] = {}
         """The nodes of this leg that have begun."""
-        self._last: dict[str, float] = {}
-        self._half_s: float | None = None
+        self._verdict = Verdict(task.reached, stops=stops)
         self._tests = 0
         self._simulation: Simulation | None = None
         self._is_last = True
@@ -277,12 +223,13 @@ class _Referee:
         self.replicas.clear()
 
     def save(self) -> Saved:
-        known = {"last": self._last, "half_s": self._half_s, "tests": self._tests}
+        known = {"verdict": self._verdict.save(), "tests": self._tests}
         return {"referee": note(known), "used": self._used}
 
     def load(self, saved: Saved) -> None:
         found = read_note(saved["referee"])
-        self._last, self._half_s, self._tests = found["last"], found["half_s"], found["tests"]
+        self._verdict.load(found["verdict"])
+        self._tests = found["tests"]
         self._used[:] = saved["used"]
 
     def record(self, event: Event) -> None:
@@ -294,10 +241,10 @@ class _Referee:
             self._count_data(event.at)
         if isinstance(event, FaultChanged) and event.fault.startswith("crash"):
             for name in event.nodes:
-                self._last.pop(name, None)
+                self._verdict.begins_anew(name)
         self._trace.record(event)
         if isinstance(event, Tested):
-            self._last[event.node] = event.measure
+            self._verdict.tested(event.node, event.measure)
             self._tests += 1
             if self._tests % (2 * len(self.replicas)) == 0:
                 self._test_mean(event.at)
@@ -309,11 +256,7 @@ class _Referee:
     def _judge(self, now: float) -> None:
         assert self._simulation is not None
         live = [name for name in self.replicas if name not in self._simulation.crashed]
-        arrived = sum(name in self._last and self._task.reached(self._last[name]) for name in live)
-        count = len(live)
-        if self._half_s is None and 2 * arrived >= count:
-            self._half_s = now
-        if self._stops and (arrived == count or (self._half_s is not None and now > LINGER * self._half_s)):
+        if self._verdict.is_over(now, live):
             self._simulation.stop("target reached")
 
     def _test_finally(self, now: float) -> None:

@@ -111,6 +111,11 @@ class World(abc.ABC):
 
     @property
     @abc.abstractmethod
+    def is_late(self) -> bool:
+        """Whether the run had begun before this node did: it is new, or begins anew."""
+
+    @property
+    @abc.abstractmethod
     def random(self) -> random.Random:
         """This node's own random stream."""
 

@@ -192,6 +192,7 @@ class Simulation:
             async with asyncio.TaskGroup() as group:
 
                 def begin(name: str) -> None:
+                    self.worlds[name].began_s = self.now
                     tasks[name] = group.create_task(program(self.worlds[name]), name=name)
 
                 self._begin_node = begin

@@ -37,6 +37,7 @@ class SimWorld(World):
         "_sent_bytes",
         "_stalled",
         "_torch_states",
+        "began_s",
         "simulation",
         "slowness",
     )
@@ -53,6 +54,7 @@ class SimWorld(World):
         self._stalled: asyncio.Future[None] | None = None
         self._torch_states: list[Any] = []
         self.slowness = 1.0
+        self.began_s = 0.0
 
     @property
     def name(self) -> str:
@@ -61,6 +63,10 @@ class SimWorld(World):
     @property
     def now(self) -> float:
         return self.simulation.loop.time()
+
+    @property
+    def is_late(self) -> bool:
+        return self.began_s > 0
 
     @property
     def random(self) -> random.Random:

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -32,7 +33,7 @@ __all__ = ["Emulation", "Running", "emulate"]
 PORT = 7700
 START_S = 180.0
 """How long nodes may take to begin: nine of them load torch on few cores."""
-LEAVE_S = 5.0
+LEAVE_S = 30.0
 MEMORY_EVERY_S = 0.5
 SWITCH_TRACE = "switch.jsonl"
 
@@ -146,7 +147,11 @@ class _Supervisor:
         self._trace = Trace(what.folder / SWITCH_TRACE)
         self._switch = Switch(network, self._taps, seed=what.seed, trace=self._trace)
         self._nodes: dict[str, subprocess.Popen[bytes]] = {}
-        self._crashed: set[str] = set()
+        self._lives: Counter[str] = Counter()
+        self._killed: set[str] = set()
+        """Who was ended on purpose."""
+        self._returning: set[str] = set()
+        """Who of them will begin anew."""
         self._ready: set[str] = set()
         self._begin_at: float | None = None
         self._is_ending = False
@@ -195,7 +200,9 @@ class _Supervisor:
             step_s=node.step_s if what.paced else 0.0,
             encrypted=what.encrypted,
             begin_at=self._begin_at,
+            life=self._lives[name],
         )
+        self._lives[name] += 1
         path = what.folder / f"node.{name}.start.json"
         file.write(path)
         namespace = self._taps[name].namespace
@@ -237,10 +244,10 @@ class _Supervisor:
         status = process.wait()
         if self._nodes.get(name) is process:
             del self._nodes[name]
-        if name not in self._crashed and status != 0 and not self._is_ending:
+        if name not in self._killed and status != 0 and not self._is_ending:
             last = (self._what.folder / f"node.{name}.log").read_text(errors="replace").strip().splitlines()[-1:]
             raise EmulationError(f"node {name} has died with status {status}: {' '.join(last)}")
-        if not self._nodes and not self._crashed:
+        if not self._nodes and not self._returning:
             self._switch.stop()
 
     def _begin(self) -> None:
@@ -271,7 +278,7 @@ class _Supervisor:
         for process in self._nodes.values():
             process.send_signal(signal.SIGCONT)
             process.terminate()
-        self._crashed.clear()
+        self._returning.clear()
         self._switch.after(LEAVE_S, self._switch.stop)
 
     # Faults ---
@@ -286,18 +293,21 @@ class _Supervisor:
             self._switch.disturb(fault, on=on)
         elif fault.kind == "crash":
             for name in fault.nodes:
-                self._crash(name, on=on)
+                self._crash(name, fault, on=on)
         elif fault.kind == "stall":
             for name in fault.nodes:
                 if name in self._nodes:
                     self._nodes[name].send_signal(signal.SIGSTOP if on else signal.SIGCONT)
 
-    def _crash(self, name: str, *, on: bool) -> None:
+    def _crash(self, name: str, fault: Fault, *, on: bool) -> None:
         if on and name in self._nodes:
-            self._crashed.add(name)
+            self._killed.add(name)
+            if fault.until < math.inf:
+                self._returning.add(name)
             self._nodes[name].kill()
-        elif not on and name in self._crashed:
-            self._crashed.discard(name)
+        elif not on and name in self._returning:
+            self._returning.discard(name)
+            self._killed.discard(name)
             self._start(next(node for node in self._what.network.nodes if node.name == name))
 
     def _look_at_memory(self) -> None:
@@ -312,7 +322,7 @@ class _Supervisor:
             except (OSError, IndexError):
                 continue
             if pages * os.sysconf("SC_PAGE_SIZE") > node.memory_bytes:
-                self._crashed.add(node.name)
+                self._killed.add(node.name)
                 process.kill()
                 fault = f"out of memory {node.name}"
                 self._trace.record(FaultChanged(at=self._switch.now, fault=fault, nodes=(node.name,), on=True))

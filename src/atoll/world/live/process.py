@@ -1,8 +1,9 @@
 """A process that is one node: `python -m atoll.world.live.process FILE`.
 
-The file says who it is, where the others are, and which program to run: `module:function`, an async function of a world
-and of settings.  It says `ready` when it is connected, is told when the run begins, and leaves what the program
-returned beside its trace.  SIGTERM ends the program; the node then leaves as one should.
+The file says who it is, where the others are, and which program to run: `module:function`, a function of a world and of
+settings that returns a coroutine; what it does before that is done before the run begins.  The process says `ready`
+when it is connected, is told when the run begins, and leaves what the program returned beside its trace.  SIGTERM ends
+the program; the node then leaves as one should.
 """
 
 import asyncio
@@ -24,6 +25,7 @@ from atoll.world.live.world import LiveWorld
 __all__ = ["NodeFile"]
 
 CONNECT_S = 30.0
+FLUSH_S = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +47,8 @@ class NodeFile:
     encrypted: bool = True
     begin_at: float | None = None
     """When the run began; `None`: this node is told."""
+    life: int = 0
+    """How often it has begun anew."""
 
     def write(self, path: Path) -> None:
         path.write_text(json.dumps(asdict(self)))
@@ -59,7 +63,7 @@ class NodeFile:
 
     @property
     def trace(self) -> Path:
-        return Path(self.folder) / f"node.{self.name}.jsonl"
+        return Path(self.folder) / f"node.{self.name}.{self.life}.jsonl"
 
     @property
     def result(self) -> Path:
@@ -72,7 +76,7 @@ async def run_node(file: NodeFile) -> None:
     invitation = Invitation(bytes.fromhex(file.secret), ())
     identity = Identity(invitation.secret, Path(file.folder) / f"node.{file.name}.key")
     anew = file.begin_at is not None
-    with Trace(file.trace, append=anew) as trace:
+    with Trace(file.trace) as trace:
         world = LiveWorld(
             file.name,
             file.names,
@@ -81,6 +85,7 @@ async def run_node(file: NodeFile) -> None:
             trace=trace,
             seed=file.seed,
             begin_at=file.begin_at,
+            is_late=anew,
             step_s=file.step_s,
             encrypted=file.encrypted,
         )
@@ -89,18 +94,28 @@ async def run_node(file: NodeFile) -> None:
         for name, address in file.addresses.items():
             world.host.addresses[name] = [address]
         try:
+            work = program(world, file.settings)
             if not anew:
                 await _wait_for_all(world)
                 print("ready", flush=True)  # noqa: T201 - to who started this process
                 line = await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
                 world.begin_at = float(line)
                 await asyncio.sleep(max(0.0, world.begin_at - time.monotonic()))
-            running = asyncio.ensure_future(program(world, file.settings))
+            flushing = asyncio.create_task(_keep_flushing(trace))
+            running = asyncio.ensure_future(work)
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
             with contextlib.suppress(asyncio.CancelledError):
                 file.result.write_text(json.dumps(await running))
+            flushing.cancel()
         finally:
             await world.close()
+
+
+async def _keep_flushing(trace: Trace) -> None:
+    """Who follows the trace, or finds it after this process was killed, has all but the last moment of it."""
+    while True:
+        await asyncio.sleep(FLUSH_S)
+        trace.flush()
 
 
 async def _wait_for_all(world: LiveWorld) -> None:

@@ -5,6 +5,7 @@ import json
 import math
 import random
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -37,6 +38,7 @@ class LiveWorld(World):
         trace: where events go.
         seed: the run's.
         begin_at: when the run began or begins, on this machine's monotonic clock.
+        is_late: whether that was before this node began.
         step_s: how long a training step takes at least: a node that plays a slower machine waits for the rest.
         encrypted: whether to use TLS.
     """
@@ -51,6 +53,7 @@ class LiveWorld(World):
         trace: Recorder,
         seed: int = 0,
         begin_at: float | None = None,
+        is_late: bool = False,
         step_s: float = 0.0,
         encrypted: bool = True,
     ) -> None:
@@ -59,10 +62,14 @@ class LiveWorld(World):
         self._trace = trace
         self._seed = seed
         self.begin_at = time.monotonic() if begin_at is None else begin_at
+        self._is_late = is_late
         self.step_s = step_s
         self._random = stream(seed, "node", name)
         self._mailboxes = Mailboxes(_at_once)
         self._computing = asyncio.Lock()
+        self._loop, self._loop_thread = asyncio.get_running_loop(), threading.get_ident()
+        self.slowness: Callable[[float], float] = lambda _now: 1.0
+        """How much slower than it should be this node is at a time."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="training")
         self._is_torch_seeded = False
         self._sent_before = 0
@@ -85,6 +92,10 @@ class LiveWorld(World):
     @property
     def now(self) -> float:
         return time.monotonic() - self.begin_at
+
+    @property
+    def is_late(self) -> bool:
+        return self._is_late
 
     @property
     def random(self) -> random.Random:
@@ -129,7 +140,7 @@ class LiveWorld(World):
             since = self.now
             self._seed_torch()
             result = await self.aside(work)
-            left = since + steps * self.step_s - self.now
+            left = since + steps * self.step_s * self.slowness(since) - self.now
             if left > 0:
                 await asyncio.sleep(left)
             self.record(Computed(at=self.now, node=self._name, since=since, steps=steps))
@@ -152,7 +163,11 @@ class LiveWorld(World):
         return await self._mailboxes.receive(sender, channel)
 
     def record(self, event: Event) -> None:
-        self._trace.record(event)
+        """Events may come from where computing is done; they are written where all others are."""
+        if threading.get_ident() == self._loop_thread:
+            self._trace.record(event)
+        else:
+            self._loop.call_soon_threadsafe(self._trace.record, event)
 
     async def close(self, *, flush_s: float = 1.0) -> None:
         """Leaves: what was sent to those who are here arrives first, if it can be done soon."""

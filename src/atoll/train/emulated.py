@@ -1,0 +1,157 @@
+"""One run on an emulated network: the same spec and the same kind of trace as a simulated one, measured for real."""
+
+import contextlib
+import shutil
+from collections.abc import Generator, Iterable
+from pathlib import Path
+
+import numpy as np
+
+from atoll.trace import DataUsed, Emulated, Event, FaultChanged, RunEnded, Tested, Trace, read_event, read_trace
+from atoll.train.live import settings_for
+from atoll.train.run import RunSpec
+from atoll.train.tasks import load_task
+from atoll.train.verdict import Verdict
+from atoll.world.emulate.supervisor import SWITCH_TRACE, Emulation, emulate
+from atoll.world.emulate.switch import SwitchStats
+
+__all__ = ["emulate_all", "run_emulated"]
+
+LOOK_EVERY_S = 0.2
+NODE_TRACES = "node.*.jsonl"
+LATE_SHARE, CPU_SHARE = 0.05, 0.8
+"""A switch that delivers more of its packets late, or is busier, is not to be believed."""
+
+
+def emulate_all(specs: list[RunSpec], folder: Path) -> Generator[RunSpec | None, None, None]:
+    """Runs everything, one after the other, since the runs would share the machine; traces go to `folder`.
+
+    Yields each spec when it is done, and `None` every now and then in between, so that progress can be shown.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for spec in specs:
+        path = folder / spec.file_name
+        try:
+            for _ in run_emulated(spec, path):
+                yield None
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+        yield spec
+
+
+def run_emulated(spec: RunSpec, trace_path: Path) -> Generator[None, None, None]:
+    """Runs in real time on an emulated network, until the target is reached by all, or by half long ago, or the limit.
+
+    The trace grows by tests while it runs, and has everything, in order, at the end.
+    """
+    nodes = trace_path.with_suffix("")
+    shutil.rmtree(nodes, ignore_errors=True)
+    task = load_task(spec.task, spec.data)
+    verdict = Verdict(task.reached, stops=spec.stops)
+    what = Emulation(
+        network=spec.network,
+        program="atoll.train.live:node",
+        settings=settings_for(spec, nodes.resolve()),
+        folder=nodes,
+        seed=spec.seed,
+        faults=spec.faults,
+        limit_s=spec.limit_s,
+    )
+    reason = "time limit"
+    try:
+        with emulate(what) as running, Trace(trace_path) as progress:
+            tails: dict[Path, _Tail] = {}
+            live = set(spec.network.node_names)
+            while running.poll(LOOK_EVERY_S):
+                for file in [nodes / SWITCH_TRACE, *nodes.glob(NODE_TRACES)]:
+                    tails.setdefault(file, _Tail(file))
+                for event in _news(tails.values()):
+                    _follow(event, verdict, live)
+                    if isinstance(event, Tested):
+                        progress.record(event)
+                progress.flush()
+                if reason == "time limit" and verdict.is_over(running.now, live):
+                    reason = "target reached"
+                    running.stop()
+                yield
+            stats = running.stats
+        assert stats is not None
+        _merge(nodes, trace_path, reason, stats)
+    finally:
+        with contextlib.suppress(OSError):
+            shutil.rmtree(nodes)
+
+
+def _follow(event: Event, verdict: Verdict, live: set[str]) -> None:
+    if isinstance(event, Tested):
+        verdict.tested(event.node, event.measure)
+    elif isinstance(event, FaultChanged) and event.fault.startswith("crash"):
+        for name in event.nodes:
+            verdict.begins_anew(name)
+        live.difference_update(event.nodes) if event.on else live.update(event.nodes)
+
+
+class _Tail:
+    """Follows a trace that is being written."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+
+    def look(self) -> Iterable[Event]:
+        """The events of interest that have come since."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                news = file.read()
+        except FileNotFoundError:
+            return
+        complete = news.rfind(b"\n") + 1
+        self._offset += complete
+        for line in news[:complete].splitlines():
+            if b'"kind":"tested"' in line or b'"kind":"fault_changed"' in line:
+                yield read_event(line.decode(), str(self._path))
+
+
+def _news(tails: Iterable[_Tail]) -> list[Event]:
+    return sorted((event for tail in tails for event in tail.look()), key=lambda event: event.at)
+
+
+def _merge(nodes: Path, trace_path: Path, reason: str, stats: SwitchStats) -> None:
+    """Makes one trace of all: in order of time, without what was before the beginning."""
+    files = [nodes / SWITCH_TRACE, *sorted(nodes.glob(NODE_TRACES))]
+    events = [event for file in files for event in read_trace(file)]
+    ended_s = max(event.at for event in events if isinstance(event, RunEnded))
+    kept = [event for event in events if event.at >= 0 and not isinstance(event, RunEnded)]
+    used = sum((np.load(file) for file in nodes.glob("used.*.npy")), np.zeros(1, dtype=np.int64))
+    with Trace(trace_path) as trace:
+        for event in sorted(kept, key=lambda event: min(event.at, ended_s)):
+            trace.record(event)
+        if len(used) > 1:
+            trace.record(
+                DataUsed(
+                    at=ended_s,
+                    examples=len(used),
+                    used=int(np.count_nonzero(used)),
+                    least=int(used.min()),
+                    mean=float(used.mean()),
+                    most=int(used.max()),
+                )
+            )
+        trace.record(
+            Emulated(
+                at=ended_s,
+                packets=stats.delivered,
+                late_share=stats.late_share,
+                latest_s=stats.latest_s,
+                cpu_share=stats.cpu_s / max(stats.wall_s, 1e-9),
+                valid=is_valid(stats),
+            )
+        )
+        trace.record(RunEnded(at=ended_s, reason=reason))
+
+
+def is_valid(stats: SwitchStats) -> bool:
+    """Whether the switch kept up."""
+    return stats.late_share <= LATE_SHARE and stats.cpu_s <= CPU_SHARE * stats.wall_s

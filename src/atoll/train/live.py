@@ -1,0 +1,80 @@
+"""A node of a training run over real links: what a node process runs."""
+
+import asyncio
+import math
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from atoll.strategy import parse_strategy
+from atoll.trace import FinalTested
+from atoll.train.node import train
+from atoll.train.parts import Parts
+from atoll.train.replica import TrainedReplica
+from atoll.train.run import RunSpec, check_device
+from atoll.train.task import Task
+from atoll.train.tasks import load_task
+from atoll.world.faults import Fault, parse_faults
+from atoll.world.live.world import LiveWorld
+
+__all__ = ["node", "settings_for"]
+
+
+def settings_for(spec: RunSpec, folder: Path) -> dict[str, Any]:
+    """What a node process must know of a run."""
+    return {
+        "members": spec.network.node_names,
+        "task": spec.task,
+        "data": str(spec.data.resolve()) if spec.data else None,
+        "strategy": spec.strategy,
+        "shards": spec.shards,
+        "seed": spec.seed,
+        "role": spec.role,
+        "device": spec.device,
+        "faults": "\n".join(fault.as_toml() for fault in spec.faults),
+        "folder": str(folder),
+    }
+
+
+def node(world: LiveWorld, settings: dict[str, Any]) -> Coroutine[Any, Any, None]:
+    """Makes everything ready, and returns what trains until it is told to leave."""
+    torch.set_num_threads(1)  # the nodes of an emulation share a machine
+    members = tuple(settings["members"])
+    task = load_task(settings["task"], Path(settings["data"]) if settings["data"] else None)
+    task = task.to(check_device(settings["device"]))
+    faults = parse_faults(settings["faults"], members)
+    parts = Parts(task, members, shards=settings["shards"], seed=settings["seed"], role=settings["role"], faults=faults)
+    world.slowness = _slowness(world.name, faults)
+    replica = parts.replica(world)
+    return _train(world, replica, task, parts, settings)
+
+
+async def _train(world: LiveWorld, replica: TrainedReplica, task: Task, parts: Parts, settings: dict[str, Any]) -> None:
+    if world.name == settings["members"][0] and not world.is_late:
+        world.record(parts.started(settings["strategy"], replica.size))
+    try:
+        await train(replica, task, parse_strategy(settings["strategy"]))
+    except asyncio.CancelledError:
+        ended_s = world.now
+        measure = await world.aside(lambda: task.test_finally(replica.model))
+        if measure is not None:
+            world.record(FinalTested(at=ended_s, node=world.name, measure=measure))
+        np.save(Path(settings["folder"]) / f"used.{world.name}.npy", parts.used)
+        raise
+
+
+def _slowness(name: str, faults: tuple[Fault, ...]) -> "Slowness":
+    return Slowness([fault for fault in faults if fault.kind == "slow" and name in fault.nodes])
+
+
+class Slowness:
+    """How much slower than it should be a machine is at a time."""
+
+    def __init__(self, faults: list[Fault]) -> None:
+        self._faults = faults
+
+    def __call__(self, now: float) -> float:
+        return math.prod(fault.factor for fault in self._faults if fault.at <= now < fault.until)

@@ -1,0 +1,65 @@
+"""Training with real processes over an emulated network gives a trace like a simulated one."""
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from atoll.errors import EmulationError
+from atoll.network import parse_network
+from atoll.report.results import read_result
+from atoll.trace import DataUsed, Emulated, Exchanged, FaultChanged, Joined, read_trace
+from atoll.train import RunSpec, simulate
+from atoll.train.emulated import run_emulated
+from atoll.world.faults import parse_faults
+
+NETWORK = parse_network(
+    '[[node]]\ncount = 3\nstep_s = 0.1\n[[link]]\namong = "*"\nlatency_ms = 10\nrate_mbps = 20', name="three"
+)
+CRASH = "[[fault]]\nkind = 'crash'\nnodes = '2'\nat = 3\nuntil = 4"
+
+
+def test_emulated_and_simulated_runs_agree(tmp_path: Path) -> None:
+    """Nothing goes wrong on these links, so both take the same steps and the same time, but for the machine's own."""
+    spec = RunSpec(network=NETWORK, task="digits", strategy="allreduce:every=4", shards="iid", limit_s=40.0)
+    emulated, simulated = tmp_path / "emulated.jsonl", tmp_path / "simulated.jsonl"
+    try:
+        for _ in run_emulated(spec, emulated):
+            pass
+    except EmulationError as error:
+        pytest.skip(str(error))
+    simulate(spec, simulated)
+    one, other = read_result(emulated), read_result(simulated)
+    assert one is not None
+    assert other is not None
+    assert one.reason == other.reason == "target reached"
+    assert one.seconds_to_target == pytest.approx(other.seconds_to_target, rel=0.25)
+    assert one.bytes_sent == pytest.approx(other.bytes_sent, rel=0.25)
+    events = list(read_trace(emulated))
+    assert [event.at for event in events] == sorted(event.at for event in events)
+    assert any(isinstance(event, Emulated) for event in events)
+    assert any(isinstance(event, DataUsed) and event.used > 500 for event in events)
+    digests: dict[str, set[str]] = {}
+    for event in events:
+        if isinstance(event, Exchanged) and event.digest:
+            digests.setdefault(event.name, set()).add(event.digest)
+    assert digests
+    assert all(len(found) == 1 for found in digests.values()), "all who took a round hold the same bytes"
+
+
+def test_a_node_is_killed_and_comes_back(tmp_path: Path) -> None:
+    faults = parse_faults(CRASH, NETWORK.node_names)
+    spec = RunSpec(network=NETWORK, task="digits", strategy="vrl:codec=int8", limit_s=14.0, faults=faults, stops=False)
+    path = tmp_path / "killed.jsonl"
+    try:
+        for _ in run_emulated(spec, path):
+            pass
+    except EmulationError as error:
+        pytest.skip(str(error))
+    events = list(read_trace(path))
+    assert sum(isinstance(event, FaultChanged) for event in events) == 2
+    assert any(isinstance(event, Joined) and event.node == "2" for event in events)
+    late = {event.node for event in events if isinstance(event, Exchanged) and event.at > 12}
+    assert late == {"0", "1", "2"}
+    survivors = sorted(event.at for event in events if isinstance(event, Exchanged) and event.node == "0")
+    assert max(after - before for before, after in itertools.pairwise(survivors)) < 3

@@ -1,0 +1,146 @@
+"""Real processes with real TCP on an emulated network.  Where the system does not allow that, nothing is tested."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from atoll.errors import EmulationError
+from atoll.network import Network, parse_network
+from atoll.trace import FaultChanged, LinkChanged, read_trace
+from atoll.world import Simulation
+from atoll.world.emulate.supervisor import SWITCH_TRACE, Emulation, emulate
+from atoll.world.emulate.switch import SwitchStats
+from atoll.world.faults import parse_faults
+from tests.world.programs import PROGRAMS
+from tests.world.test_conformance import NETWORK
+
+NAMES = ("0", "1", "2")
+
+
+def three(link: str, node: str = "") -> Network:
+    return parse_network(
+        f'[[node]]\nnames = ["0", "1", "2"]\nstep_s = 0.01\n{node}\n[[link]]\namong = "*"\n{link}', name="three"
+    )
+
+
+def run(
+    folder: Path, network: Network, program: str, faults: str = "", **settings: Any
+) -> tuple[dict[str, Any], SwitchStats]:
+    what = Emulation(
+        network=network,
+        program=f"tests.world.programs:{program}",
+        settings=settings,
+        folder=folder,
+        faults=parse_faults(faults, network.node_names),
+        limit_s=60.0,
+        seed=1,
+    )
+    try:
+        with emulate(what) as running:
+            stats = running.wait()
+    except EmulationError as error:
+        if "does not let you" in str(error) or "/dev/net/tun" in str(error):
+            pytest.skip(str(error))
+        raise
+    results = {path.name.split(".")[1]: json.loads(path.read_text()) for path in folder.glob("node.?.json")}
+    return results, stats
+
+
+def test_node_programs_find_what_they_find_in_simulation(tmp_path: Path) -> None:
+    found, _ = run(tmp_path, parse_network(NETWORK, name="three"), "all_programs")
+    for program in PROGRAMS:
+        simulated = Simulation(parse_network(NETWORK, name="three"), seed=1).run(program)
+        assert {name: found[name][program.__name__] for name in NAMES} == simulated
+
+
+def test_rates_and_latencies_are_what_the_network_says(tmp_path: Path) -> None:
+    found, stats = run(tmp_path, three("latency_ms = 20\nrate_mbps = 20"), "send_much", sizes=[10, 500_000, 2_000_000])
+    took = found["0"]
+    assert 0.04 < took["10"] < 0.2, "a machine that is busy with other things may be late, but never early"
+    ideal = 2_000_000 * 8 / 20e6 * 1500 / 1448 + 0.04
+    assert ideal * 0.99 < took["2000000"] < ideal * 1.5
+    assert stats.dropped_queue == 0, "bulk is paced: no queue overflows"
+
+
+def test_cuts_crashes_and_stalls(tmp_path: Path) -> None:
+    """They are noticed within a second, and so is their end."""
+    script = """
+    [[fault]]
+    kind = "partition"
+    sides = [["0"], ["1", "2"]]
+    at = 1
+    until = 3
+    [[fault]]
+    kind = "crash"
+    nodes = "2"
+    at = 5
+    until = 6
+    [[fault]]
+    kind = "stall"
+    nodes = "1"
+    at = 9
+    until = 11
+    """
+    found, _ = run(tmp_path, three("latency_ms = 10\nrate_mbps = 20"), "look_around", script, until_s=13)
+
+    def reached(name: str, start: float, end: float) -> set[str]:
+        """Whom a node reached all that time."""
+        looks = [set(names) for at, names in found[name]["seen"] if start <= at <= end]
+        assert looks
+        return set.intersection(*looks)
+
+    def ever(name: str, start: float, end: float) -> set[str]:
+        return set[str]().union(*(names for at, names in found[name]["seen"] if start <= at <= end))
+
+    assert reached("0", 0.2, 1.0) == {"1", "2"}
+    assert ever("0", 2.0, 2.95) == set()
+    assert reached("1", 2.0, 2.95) == {"2"}
+    assert reached("0", 4.2, 4.9) == {"1", "2"}
+    assert ever("0", 5.9, 6.0) == {"1"}
+    assert reached("0", 8.5, 9.0) == {"1", "2"}, "who was killed is back"
+    assert ever("0", 10.2, 10.9) == {"2"}
+    assert reached("0", 12.2, 12.9) == {"1", "2"}, "who stood still goes on"
+    faults = [event for event in read_trace(tmp_path / SWITCH_TRACE) if isinstance(event, FaultChanged)]
+    assert [event.on for event in faults] == [True, False] * 3
+
+
+def test_weather_is_that_of_a_simulation(tmp_path: Path) -> None:
+    network = three("latency_ms = 5\nup_s = 2\ndown_s = 1")
+    run(tmp_path, network, "look_around", until_s=6)
+    emulated = [event for event in read_trace(tmp_path / SWITCH_TRACE) if isinstance(event, LinkChanged)]
+
+    class Changes:
+        def __init__(self) -> None:
+            self.all: list[LinkChanged] = []
+
+        def record(self, event: object) -> None:
+            if isinstance(event, LinkChanged) and event.at <= 6:
+                self.all.append(event)
+
+        def flush(self) -> None:
+            pass
+
+    changes = Changes()
+
+    async def wait(world: Any) -> None:
+        while world.now < 6.1:
+            await world.sleep(0.1)
+
+    Simulation(network, seed=1, trace=changes).run(wait)
+    assert changes.all
+    for one, other in zip(changes.all, emulated, strict=False):
+        assert (one.link, one.up) == (other.link, other.up)
+        assert other.at == pytest.approx(one.at, abs=0.1)
+
+
+def test_memory_is_enforced(tmp_path: Path) -> None:
+    network = three("latency_ms = 5", "memory_gb = 0.3")
+    found, _ = run(tmp_path, network, "eat_memory", until_s=6)
+    assert set(found) == {"1", "2"}
+
+
+def test_a_program_that_fails_is_named(tmp_path: Path) -> None:
+    with pytest.raises(EmulationError, match=r"has died with status 1: .*KeyError: 'until_s'"):
+        run(tmp_path, three("latency_ms = 5"), "look_around")
