@@ -31,6 +31,7 @@ ORDER = [
     "report",
     "compare",
     "fuzz",
+    "nodes",
     "cli",
     "__main__",
 ]

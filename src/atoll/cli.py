@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from atoll.errors import CheckpointError, StrategyError, UserError, nearest
+from atoll.errors import CheckpointError, InvitationError, StrategyError, UserError, nearest
 from atoll.network import load_network, preset_names
 from atoll.report.networks import list_networks, show_network
 from atoll.version import VERSION
@@ -191,6 +191,73 @@ def run(
 
 
 @app.command()
+def node(
+    listen: Annotated[
+        str | None, typer.Option("--listen", help="HOST:PORT to be dialled at; without --join this begins a run.")
+    ] = None,
+    join: Annotated[str | None, typer.Option("--join", help="An invitation: joins the run that it is for.")] = None,
+    task: TaskName = "digits",
+    data: Data = None,
+    strategy: Annotated[str, typer.Option("--strategy", "-s", help="How nodes talk.")] = "vrl:codec=int8",
+    shards: ShardsName = "seldp",
+    seed: Annotated[int, typer.Option(help="Where all randomness comes from.")] = 0,
+    seats: Annotated[int, typer.Option(min=2, max=250, help="How many machines may take part at one time.")] = 16,
+    device: Device = "cpu",
+    public: Annotated[
+        list[str] | None, typer.Option("--public", help="HOST:PORT to tell others, if not what --listen says.")
+    ] = None,
+    key: Annotated[
+        Path | None, typer.Option("--key", help="Keep this machine's key in a file: it gets its old seat back.")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Leave after so many; never if left out.")] = None,
+    save: Annotated[Path | None, typer.Option("--save", help="Write the model here at the end (safetensors).")] = None,
+    out: Out = Path("live"),
+) -> None:
+    """Take part in a run over real links: begin one, or join one with an invitation.  Ctrl-C leaves.
+
+    What a run is about (--task, --strategy, --shards, --seed, --seats) is said by who begins it.
+    """
+    from atoll.nodes import NodeOptions, run_node
+
+    if listen is None and join is None:
+        raise InvitationError("expected --listen HOST:PORT to begin a run, or --join INVITATION to join one")
+    options = NodeOptions(
+        listen=listen,
+        join=join,
+        task=task,
+        data=data,
+        strategy=strategy,
+        shards=shards,
+        seed=seed,
+        seats=seats,
+        device=device,
+        public=public or [],
+        key=key,
+        steps=steps,
+        save=save,
+        out=out,
+    )
+    run_node(options, Console())
+
+
+@app.command()
+def probe(
+    invitation: Annotated[str, typer.Argument(help="To a run.")],
+    save: Annotated[Path | None, typer.Option("--save", help="Write the network here, as TOML.")] = None,
+) -> None:
+    """Ask a run what its nodes have measured of their links; the network can be simulated later."""
+    from atoll.report.probe import network_of, probe_run
+
+    report = probe_run(invitation)
+    text = network_of(report)
+    if save:
+        save.write_text(text)
+        Console().print(f"Network: {save}; `atoll compare {save}` simulates it.", highlight=False, soft_wrap=True)
+    else:
+        Console().print(text, markup=False, highlight=False)
+
+
+@app.command()
 def report(folder: Annotated[Path, typer.Argument(help="What --out was.")]) -> None:
     """Make the table and the page again, from traces alone."""
     from atoll.report.page import write_page
@@ -282,7 +349,7 @@ def main() -> None:
     """What the `atoll` command runs."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that cannot show a character shows another
+            stream.reconfigure(errors="replace", line_buffering=True)  # a character that cannot be shown is replaced
     try:
         status = app(standalone_mode=False)
     except UserError as error:

@@ -72,6 +72,14 @@ class Kind(enum.IntEnum):
     """The way through me is no more."""
     BYE = 13
     """I am leaving."""
+    JOIN = 14
+    """Who wants to take part, and has no name yet."""
+    SEAT = 15
+    """The answer: a name, and what the run is about."""
+    PROBE = 16
+    """What do you know of everybody's links?"""
+    REPORT = 17
+    """The answer."""
 
 
 _SPARE = 1 << 10
@@ -90,6 +98,10 @@ LARGEST = {
     Kind.RELAY: _OPENING.size + LARGEST_CHANNEL + LARGEST_HEAD + CHUNK_BYTES + HEAD_BYTES + _SPARE,
     Kind.LOST: 0,
     Kind.BYE: 0,
+    Kind.JOIN: 1 << 12,
+    Kind.SEAT: 1 << 20,
+    Kind.PROBE: 1 << 12,
+    Kind.REPORT: 1 << 22,
 }
 """The longest payload of each kind."""
 

@@ -33,6 +33,8 @@ HANDSHAKE_S = 5.0
 MOST_STRANGERS = 64
 """Connections that have not shown who they are, at one time; more have to wait to be accepted."""
 NEWS_EVERY_S = 1.0
+RESERVED_S = 30.0
+TAKEN = "a node of that name is here, with another key"
 LATER_S = 0.3
 """Of two nodes the one whose name comes second dials so much later."""
 
@@ -75,6 +77,16 @@ class Host:
         self.sessions = {each: Session(each, host=self) for each in names if each != name}
         self.addresses: dict[str, list[Address]] = {}
         """Where peers listen, as far as is known."""
+        self.card: dict[str, Any] = {}
+        """What the run is about, for who joins it."""
+        self.age: Callable[[], float] = lambda: 0.0
+        """How old the run is."""
+        self.step_s = 0.0
+        """How long a training step of this node takes, for who plans with it."""
+        self.conflict = ""
+        """Why others will not have this node, if its name is taken."""
+        self._reserved: dict[str, tuple[str, float]] = {}
+        """Names that were given to keys, until when."""
         self.own_addresses: list[Address] = []
         self.sent_bytes = 0
         self._listening: list[socket.socket] = []
@@ -185,6 +197,9 @@ class Host:
     async def _welcome(self, carrier: Carrier, identity: str | None) -> bool:
         """Answers who dials; whether it is let in."""
         head, payload = await carrier.receive()
+        if head.kind in (Kind.JOIN, Kind.PROBE) and carrier.via is None:
+            await self._answer_guest(carrier, head.kind, parse_json(payload), identity)
+            return False
         if head.kind is not Kind.HELLO:
             raise FrameError(f"a connection that begins with {head.kind.name}")
         hello = _Hello.parse(parse_json(payload))
@@ -205,19 +220,74 @@ class Host:
         session.attach(carrier, hello.position_for(self.life))
         return True
 
+    async def _answer_guest(self, carrier: Carrier, kind: Kind, asked: dict[str, Any], identity: str | None) -> None:
+        """Somebody who is no node of the run, or not yet, wants to know something."""
+        if asked.get("run") != self.run_id:
+            raise FrameError("a guest of another run")
+        if kind is Kind.PROBE:
+            await carrier.send(Kind.REPORT, payload=[json.dumps(self.report()).encode()])
+        else:
+            seat = self._find_seat(identity or str(asked.get("id")))
+            if seat is None:
+                await carrier.send(Kind.REFUSE, payload=[b"all seats are taken"])
+                return
+            answer = {
+                "name": seat,
+                "card": self.card,
+                "addresses": {**self.addresses, self.name: self.own_addresses},
+                "age_s": self.age(),
+            }
+            await carrier.send(Kind.SEAT, payload=[json.dumps(answer).encode()])
+        with contextlib.suppress(OSError, FrameError):
+            await carrier.receive()  # until the guest has read it and goes
+
+    def _find_seat(self, identity: str) -> str | None:
+        """A name for a key: the one that it had, or one that nobody had, or one whose holder is away."""
+        now = asyncio.get_running_loop().time()
+
+        def is_free(session: Session) -> bool:
+            holder, until = self._reserved.get(session.name, ("", 0.0))
+            known = any(session.name in other.reaches for other in self.sessions.values())
+            return not session.reachable and not known and (until < now or holder == identity)
+
+        seats = [session for session in self.sessions.values() if session.id == identity or is_free(session)]
+        found = min(seats, key=lambda each: (each.id != identity, each.id is not None), default=None)
+        if found is None:
+            return None
+        self._reserved[found.name] = identity, now + RESERVED_S
+        return found.name
+
+    def report(self) -> dict[str, Any]:
+        """What this node knows of everybody's links, its own measurements and what others told."""
+        nodes = {self.name: {"step_s": self.step_s, "links": self._links()}}
+        for name, session in self.sessions.items():
+            if session.reachable:
+                nodes[name] = {"step_s": session.step_s, "links": session.links}
+        return {"nodes": nodes, "card": self.card}
+
+    def _links(self) -> dict[str, dict[str, float]]:
+        return {
+            name: {"round_trip_s": round(session.least_round_trip_s, 6), "rate": round(session.rate)}
+            for name, session in self.sessions.items()
+            if session.direct(Lane.CONTROL)
+        }
+
     def _why_not(self, session: Session, carrier: Carrier, hello: "_Hello") -> str:
         """Why a connection is not wanted."""
         now = session.carrier(hello.lane)
         if session.id is not None and session.id != hello.id and session.reachable:
-            return f"{session.name} is here already, with another key"
+            return TAKEN
         if hello.lane is Lane.BULK and (session.life != hello.life or not session.reachable):
             return "control comes first"
         if now is None or session.life != hello.life:
             return ""
         if carrier.via is not None and now.via is None:
             return "there is a straight way"
-        if (carrier.via is None) == (now.via is None) and now.dialled and self.name < session.name:
+        alike = (carrier.via is None) == (now.via is None)
+        if alike and now.dialled and self.name < session.name:
             return "there is a connection"
+        if alike and not now.dialled and session.age_s(hello.lane) < DIAL_EVERY_S:
+            return "one of your connections was quicker"
         return ""
 
     def _meet(self, session: Session, hello: "_Hello") -> None:
@@ -306,7 +376,10 @@ class Host:
         await carrier.send(Kind.HELLO, payload=[self._hello(session, carrier.lane)])
         head, payload = await carrier.receive()
         if head.kind is Kind.REFUSE:
-            log.debug("%s does not want a connection: %s", session.name, bytes(payload).decode(errors="replace"))
+            why = bytes(payload).decode(errors="replace")
+            log.debug("%s does not want a connection: %s", session.name, why)
+            if why == TAKEN:
+                self.conflict = f"{session.name} says: {why}"
             return False
         if head.kind is not Kind.WELCOME:
             raise FrameError(f"a hello that is answered with {head.kind.name}")
@@ -434,7 +507,9 @@ class Host:
                 for name, session in self.sessions.items()
                 if session.direct(Lane.CONTROL)
             }
-            news = json.dumps({"reaches": reaches, "addresses": self.addresses}).encode()
+            known = {**self.addresses, self.name: self.own_addresses}
+            told = {"reaches": reaches, "addresses": known, "step_s": self.step_s, "links": self._links()}
+            news = json.dumps(told).encode()
             for name in reaches:
                 self.sessions[name].tell(Kind.NEWS, news)
             with contextlib.suppress(TimeoutError):
@@ -442,9 +517,12 @@ class Host:
                     await change.wait()
 
     def news(self, session: Session, found: dict[str, Any]) -> None:
-        reaches, addresses = found.get("reaches"), found.get("addresses")
-        if not isinstance(reaches, dict) or not isinstance(addresses, dict):
+        reaches, addresses, links = found.get("reaches"), found.get("addresses"), found.get("links")
+        if not isinstance(reaches, dict) or not isinstance(addresses, dict) or not isinstance(links, dict):
             raise FrameError("news that are none")
+        session.links = links
+        step_s = found.get("step_s")
+        session.step_s = float(step_s) if isinstance(step_s, int | float) else 0.0
         before = session.reaches
         session.reaches = {
             name: float(seconds)
@@ -452,7 +530,7 @@ class Host:
             if name in self.sessions and isinstance(seconds, int | float)
         }
         for name, where in addresses.items():
-            if name in self.sessions and name not in self.addresses:
+            if name in self.sessions and name not in self.addresses and where:
                 self.addresses[name] = _addresses(where)
         if before.keys() != session.reaches.keys():
             self._reach_changed.set()

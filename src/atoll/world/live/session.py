@@ -44,6 +44,7 @@ class _Way:
         self.sent: deque[tuple[Position, Sent]] = deque()
         """What is not acknowledged."""
         self.progress_at = 0.0
+        self.began_at = 0.0
 
     def begin(self, carrier: Carrier, position: Position) -> None:
         now = time.monotonic()
@@ -54,7 +55,7 @@ class _Way:
             self.pace.forget(sent.size)
         self.pace.under_way = 0
         self.sent.clear()
-        self.progress_at = now
+        self.progress_at = self.began_at = now
         self.outbox.resume(position)
 
 
@@ -73,6 +74,10 @@ class Session:
         self.least_round_trip_s = 0.0
         self.reaches: dict[str, float] = {}
         """Whom the peer reaches straight, and how far that is."""
+        self.links: dict[str, Any] = {}
+        """What the peer has measured of its links."""
+        self.step_s = 0.0
+        """How long a training step takes it."""
         self._ways = {lane: _Way(lane, name) for lane in LANES}
         self._heard_at = 0.0
         self._gap_s = BEAT_S
@@ -105,6 +110,10 @@ class Session:
 
     def position(self, lane: Lane) -> Position:
         return self._ways[lane].inbox.position
+
+    def age_s(self, lane: Lane) -> float:
+        """How long a lane has had its carrier."""
+        return time.monotonic() - self._ways[lane].began_at
 
     @property
     def rate(self) -> float:

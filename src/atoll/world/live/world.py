@@ -83,6 +83,7 @@ class LiveWorld(World):
             on_reach=self._reach_changed,
             on_refused=self._refused,
         )
+        self.host.age = lambda: self.now
         self._peers = {each: LivePeer(self, self.host.sessions[each]) for each in names if each != name}
 
     @property
@@ -144,6 +145,9 @@ class LiveWorld(World):
             if left > 0:
                 await asyncio.sleep(left)
             self.record(Computed(at=self.now, node=self._name, since=since, steps=steps))
+            if steps > 0:
+                a_step_s = (self.now - since) / steps
+                self.host.step_s += (a_step_s - self.host.step_s) * (0.1 if self.host.step_s else 1.0)
             return result
 
     async def aside(self, work: Callable[[], T]) -> T:
