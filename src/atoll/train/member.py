@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
-import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 
 import safetensors.torch
 
-from atoll.errors import InvitationError, UserError
+from atoll.errors import InvitationError
 from atoll.strategy import parse_strategy
 from atoll.trace import Event, RunEnded, RunStarted, Trace
 from atoll.train.node import train
@@ -196,7 +195,7 @@ async def _sit(
         flushing = None
         try:
             if machine.listen:
-                _listen(world, machine)
+                world.host.listen_at(machine.listen, machine.public)
             for name, addresses in seat.addresses.items():
                 if name in world.host.sessions and addresses:
                     world.host.addresses[name] = addresses
@@ -218,30 +217,6 @@ async def _sit(
                 flushing.cancel()
             await world.close()
             trace.record(RunEnded(at=world.now, reason="left"))
-
-
-def _listen(world: LiveWorld, machine: Machine) -> None:
-    assert machine.listen is not None
-    host, port = machine.listen
-    try:
-        listening = socket.create_server((host, port))
-    except OSError as error:
-        raise UserError(f"--listen {host}:{port}: {error.strerror or error}") from None
-    world.host.listen(listening)
-    port = listening.getsockname()[1]
-    world.host.own_addresses = list(machine.public) or [(each, port) for each in _own_hosts(host)]
-
-
-def _own_hosts(host: str) -> list[str]:
-    """By which names this machine may be dialled, as far as it can tell by itself."""
-    if host not in ("0.0.0.0", "::", ""):  # noqa: S104 - compared with, not bound to
-        return [host]
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        try:
-            sock.connect(("192.0.2.1", 9))  # sends nothing: the system says which address it would use
-            return [str(sock.getsockname()[0])]
-        except OSError:
-            return ["127.0.0.1"]
 
 
 async def _keep_flushing(trace: Trace) -> None:

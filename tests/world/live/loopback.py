@@ -53,15 +53,18 @@ def introduce(worlds: Sequence[LiveWorld]) -> None:
 
 
 @asynccontextmanager
-async def nodes(names: Sequence[str], *, encrypted: bool = True) -> AsyncIterator[dict[str, LiveWorld]]:
-    """Nodes that all reach each other."""
-    worlds = {name: make_node(name, names, encrypted=encrypted) for name in names}
+async def nodes(
+    names: Sequence[str], *, encrypted: bool = True, places: Sequence[str] = ()
+) -> AsyncIterator[dict[str, LiveWorld]]:
+    """Nodes that all reach each other; there may be places for more."""
+    worlds = {name: make_node(name, places or names, encrypted=encrypted) for name in names}
     introduce(list(worlds.values()))
     try:
         async with asyncio.timeout(20):
             for world in worlds.values():
-                for name in world.peer_names:
-                    await world.peer(name).wait_until(reachable=True)
+                for name in names:
+                    if name != world.name:
+                        await world.peer(name).wait_until(reachable=True)
         yield worlds
     finally:
         await asyncio.gather(*(world.close(flush_s=0.2) for world in worlds.values()))

@@ -101,7 +101,7 @@ LARGEST = {
     Kind.JOIN: 1 << 12,
     Kind.SEAT: 1 << 20,
     Kind.PROBE: 1 << 12,
-    Kind.REPORT: 1 << 22,
+    Kind.REPORT: 1 << 21,
 }
 """The longest payload of each kind."""
 

@@ -13,7 +13,7 @@ import socket
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from atoll.errors import FrameError
+from atoll.errors import FrameError, InvitationError
 from atoll.world.base import Buffer, Lane, Message
 from atoll.world.live.boxes import Position
 from atoll.world.live.carrier import Carrier, secure
@@ -149,6 +149,17 @@ class Host:
         self._gone.add(session.name)
 
     # Listening ---
+
+    def listen_at(self, address: Address, public: Sequence[Address] = ()) -> None:
+        """Accepts connections at an address of this machine, and tells others to dial that, or `public`."""
+        host, port = address
+        try:
+            listening = socket.create_server(address)
+        except OSError as error:
+            raise InvitationError(f"cannot listen at {host}:{port}: {error.strerror or error}") from None
+        self.listen(listening)
+        port = listening.getsockname()[1]
+        self.own_addresses = list(public) or [(_own_host(host), port)]
 
     def listen(self, sock: socket.socket) -> None:
         """Accepts connections on a socket that is bound."""
@@ -581,6 +592,18 @@ class _Hello:
     def position_for(self, life: int) -> Position:
         """How far the peer is with what this life of the node has sent."""
         return self.have if self.your_life == life else (0, 0)
+
+
+def _own_host(host: str) -> str:
+    """By which name this machine may be dialled, as far as it can tell by itself."""
+    if host not in ("0.0.0.0", "::", ""):  # noqa: S104 - compared with, not bound to
+        return host
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        try:
+            sock.connect(("192.0.2.1", 9))  # sends nothing: the system says which address it would use
+            return str(sock.getsockname()[0])
+        except OSError:
+            return "127.0.0.1"
 
 
 def _addresses(found: Any) -> list[Address]:

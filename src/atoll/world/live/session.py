@@ -48,6 +48,7 @@ class _Way:
 
     def begin(self, carrier: Carrier, position: Position) -> None:
         now = time.monotonic()
+        self.outbox.resume(position)
         before, self.carrier = self.carrier, carrier
         if before is None or before.via != carrier.via:
             self.pace = Pace(now)
@@ -56,7 +57,6 @@ class _Way:
         self.pace.under_way = 0
         self.sent.clear()
         self.progress_at = self.began_at = now
-        self.outbox.resume(position)
 
 
 class Session:
@@ -119,6 +119,11 @@ class Session:
     def rate(self) -> float:
         """Bytes a second that bulk was delivered with."""
         return self._ways[Lane.BULK].pace.rate
+
+    @property
+    def under_way(self) -> int:
+        """Bytes that were sent and not acknowledged."""
+        return sum(way.pace.under_way for way in self._ways.values())
 
     @property
     def busy(self) -> bool:

@@ -1,0 +1,139 @@
+"""Machines that begin a run, join it and leave it; here they are in one process, over loopback."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+from rich.console import Console
+
+from atoll.errors import InvitationError
+from atoll.network import parse_network
+from atoll.report.board import Board
+from atoll.report.probe import network_of
+from atoll.trace import Event, Exchanged, Joined, RunEnded, read_trace
+from atoll.train.member import Card, Machine, begin_run, join_run
+from atoll.world.live.guest import ask_for_report
+from atoll.world.live.keys import Identity, Invitation
+
+CARD = Card(task="digits", strategy="allreduce:every=4,codec=int8", seats=3)
+
+
+def machine(folder: Path, *, listens: bool = True) -> Machine:
+    return Machine(
+        data=None, device="cpu", listen=("127.0.0.1", 0) if listens else None, public=[], out=folder / "live"
+    )
+
+
+def test_begin_join_and_leave(tmp_path: Path) -> None:
+    """The second comes in the middle and cannot be dialled; what the first has learned is handed to it."""
+    boards = [Board(), Board()]
+    together = 0
+
+    def watch(event: Event) -> None:
+        nonlocal together
+        boards[1].watch(event)
+        together += isinstance(event, Exchanged) and event.members == 2
+
+    model = tmp_path / "model.safetensors"
+
+    async def run() -> None:
+        async with asyncio.timeout(60), begin_run(CARD, machine(tmp_path), None, boards[0].watch) as first:
+            boards[0].world = first.world
+            training = asyncio.create_task(first.train())
+            await asyncio.sleep(2)
+            async with join_run(first.invitation, machine(tmp_path, listens=False), None, watch) as second:
+                boards[1].world = second.world
+                assert second.card == first.card
+                assert second.world.name != first.world.name
+                assert Invitation.parse(str(second.invitation)).addresses == first.invitation.addresses
+                joining = asyncio.create_task(second.train(save=model))
+                while together < 3:  # noqa: ASYNC110 - events are counted
+                    await asyncio.sleep(0.05)
+                joining.cancel()
+                await asyncio.wait([joining])
+                assert "straight" in _shown(boards[0])
+                report = await ask_for_report(first.invitation, Identity(first.invitation.secret))
+            network = parse_network(network_of(report), name="probed")
+            assert set(network.node_names) == {"n0", "n1"}
+            assert len(network.links) == 1
+            await first.world.peer("n1").wait_until(reachable=False)
+            assert "away" in _shown(boards[0])
+            training.cancel()
+            await asyncio.wait([training])
+
+    asyncio.run(run())
+    first, second = (list(read_trace(tmp_path / "live" / f"{name}.jsonl")) for name in ("n0", "n1"))
+    assert any(isinstance(event, Joined) for event in second)
+    assert any(isinstance(event, Exchanged) and event.members == 2 for event in first)
+    assert isinstance(first[-1], RunEnded)
+    assert isinstance(second[-1], RunEnded)
+    assert safetensors.torch.load_file(model)
+    assert "exchanges" in boards[0].line()
+
+
+def _shown(board: Board) -> str:
+    console = Console(width=120)
+    with console.capture() as capture:
+        console.print(board)
+    return capture.get()
+
+
+def test_a_machine_gets_its_seat_back(tmp_path: Path) -> None:
+    """By its key; another one does not."""
+
+    async def run() -> None:
+        async with asyncio.timeout(60), begin_run(CARD, machine(tmp_path), None, _ignore) as first:
+            key = tmp_path / "key"
+            names = []
+            for own in (key, key, None):
+                async with join_run(first.invitation, machine(tmp_path), own, _ignore) as member:
+                    names.append(member.world.name)
+                await first.world.peer(member.world.name).wait_until(reachable=False)
+            assert names == ["n1", "n1", "n2"]
+
+    asyncio.run(run())
+
+
+def test_all_seats_are_taken(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with (
+            asyncio.timeout(60),
+            begin_run(CARD, machine(tmp_path), None, _ignore) as first,
+            join_run(first.invitation, machine(tmp_path), None, _ignore),
+            join_run(first.invitation, machine(tmp_path), None, _ignore),
+        ):
+            with pytest.raises(InvitationError, match="all seats are taken"):
+                async with join_run(first.invitation, machine(tmp_path), None, _ignore):
+                    pass
+
+    asyncio.run(run())
+
+
+def test_an_invitation_that_leads_nowhere(tmp_path: Path) -> None:
+    async def run() -> None:
+        nowhere = Invitation.new((("127.0.0.1", 1),))
+        with pytest.raises(InvitationError, match="nobody whom the invitation names can be reached"):
+            async with join_run(nowhere, machine(tmp_path), None, _ignore):
+                pass
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "wrong", [{}, {"task": "digits", "strategy": "x", "more": 1}, {"task": "digits", "strategy": "none", "seats": 0}]
+)
+def test_a_card_that_is_none(wrong: dict[str, object]) -> None:
+    with pytest.raises(InvitationError):
+        Card.read(json.loads(json.dumps(wrong)))
+
+
+@pytest.mark.parametrize("wrong", [{}, {"nodes": 3}, {"nodes": {"a": {}}}, {"nodes": {"a": {"step_s": 1, "links": 3}}}])
+def test_a_report_that_is_none(wrong: dict[str, object]) -> None:
+    with pytest.raises(InvitationError, match="is not understood"):
+        network_of(wrong)
+
+
+def _ignore(event: object) -> None:
+    pass
