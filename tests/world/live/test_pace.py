@@ -21,7 +21,7 @@ class Link:
 
     def run(self, pace: Pace, until: float) -> None:
         while self.now < until:
-            while pace.under_way < pace.window():
+            while pace.under_way < pace.window:
                 sent = pace.send(pace.chunk, self.now, limited=False)
                 self.longest_queue_s = max(self.longest_queue_s, self.free_at - self.now)
                 self.free_at = max(self.free_at, self.now) + sent.size / self.rate
@@ -58,3 +58,24 @@ def test_a_link_that_gets_faster_or_slower_is_noticed() -> None:
     link.longest_queue_s = 0.0
     link.run(pace, 22)
     assert link.longest_queue_s < 0.1
+
+
+def test_lanes_that_share_a_link_share_its_queue() -> None:
+    """Each finds the queue that all of them make."""
+    paces = [Pace(0.0) for _ in range(4)]
+    rate, round_trip_s = 5e6, 0.02
+    now, free_at = 0.0, 0.0
+    under_way: list[tuple[float, int, Sent]] = []
+    longest = 0.0
+    while now < 12:
+        for number, pace in enumerate(paces):
+            while pace.under_way < pace.window:
+                sent = pace.send(pace.chunk, now, limited=False)
+                free_at = max(free_at, now) + sent.size / rate
+                under_way.append((free_at + round_trip_s, number, sent))
+                if now > 8:
+                    longest = max(longest, free_at - now)
+        now, number, sent = under_way.pop(0)
+        paces[number].acknowledge(sent, now)
+    assert longest < 0.12
+    assert sum(pace.rate for pace in paces) > 0.9 * rate

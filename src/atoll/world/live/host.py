@@ -110,11 +110,6 @@ class Host:
 
     # What sessions ask ---
 
-    @property
-    def busy_lanes(self) -> int:
-        """Among how many the node's links are shared."""
-        return max(1, sum(session.busy for session in self.sessions.values()))
-
     def count(self, size: int) -> None:
         self.sent_bytes += size
 

@@ -10,8 +10,11 @@ from dataclasses import dataclass
 
 __all__ = ["QUEUE_S", "Pace", "Sent"]
 
-QUEUE_S = 0.03
-"""How long a queue may be, in time; all that a node sends at one time shares it."""
+QUEUE_S = 0.045
+"""How long queues may be, in time.  One lane alone keeps as much standing; where several share a link they find that it
+is longer, and each keeps less.
+"""
+LEAST_QUEUE_S = 0.003
 LEAST_WINDOW = 1 << 16
 LEAST_CHUNK, MOST_CHUNK = 1 << 14, 1 << 20
 CHUNK_S = 0.008
@@ -49,12 +52,15 @@ class Pace:
         self._best = 0.0
         self._stale = 0
         self._round_ends = 0
+        self._queue_s = QUEUE_S
+        """How much of a queue this lane keeps standing."""
 
-    def window(self, share: int = 1) -> int:
-        """How many bytes may be under way, where so many lanes share the node's links."""
+    @property
+    def window(self) -> int:
+        """How many bytes may be under way."""
         if not self.rate:
             return LEAST_WINDOW
-        room = self.rate * (self.round_trip_s + QUEUE_S / share)
+        room = self.rate * (self.round_trip_s + self._queue_s)
         return max(LEAST_WINDOW, int(room * (STARTUP_GAIN if self._starting else 1.0)))
 
     @property
@@ -85,6 +91,7 @@ class Pace:
             self._rates.append((now, rate))
         if self._rates:
             self.rate = self._rates[0][1]
+        self._share_the_queue(sent, now)
         if self._starting and sent.delivered >= self._round_ends:
             self._round_ends = self._delivered
             self._look_whether_it_still_grows(limited=sent.limited)
@@ -95,6 +102,13 @@ class Pace:
         elif not limited:
             self._stale += 1
             self._starting = self._stale < PATIENCE
+
+    def _share_the_queue(self, sent: Sent, now: float) -> None:
+        part = min(1.0, sent.size / self.window)
+        if now - sent.at - self.round_trip_s - sent.size / max(self.rate, 1.0) > 1.1 * QUEUE_S:
+            self._queue_s = max(LEAST_QUEUE_S, self._queue_s * (1 - 0.2 * part))
+        else:
+            self._queue_s = min(QUEUE_S, self._queue_s + 0.05 * QUEUE_S * part)
 
     def measure(self, seconds: float) -> None:
         """A round trip took so long."""

@@ -72,6 +72,7 @@ class Session:
         self.round_trip_s = 0.0
         """Of the control lane, smoothed."""
         self.least_round_trip_s = 0.0
+        self.last_round_trip_s = 0.0
         self.reaches: dict[str, float] = {}
         """Whom the peer reaches straight, and how far that is."""
         self.links: dict[str, Any] = {}
@@ -124,11 +125,6 @@ class Session:
     def under_way(self) -> int:
         """Bytes that were sent and not acknowledged."""
         return sum(way.pace.under_way for way in self._ways.values())
-
-    @property
-    def busy(self) -> bool:
-        """Whether bulk is under way."""
-        return self._ways[Lane.BULK].pace.under_way > 0
 
     async def flushed(self) -> None:
         """Returns when all that was sent has been acknowledged, or the peer is not reached."""
@@ -212,7 +208,7 @@ class Session:
         while True:
             carrier = way.carrier
             chunk = None
-            if carrier and way.pace.under_way < way.pace.window(self._host.busy_lanes):
+            if carrier and way.pace.under_way < way.pace.window:
                 chunk = way.outbox.next(way.pace.chunk)
             if chunk is None or carrier is None:
                 way.wake.clear()
@@ -221,7 +217,7 @@ class Session:
             if not way.sent:
                 way.progress_at = time.monotonic()
             size = chunk.size + 1
-            limited = way.pace.under_way + size < way.pace.window(self._host.busy_lanes) and not way.outbox.waiting
+            limited = way.pace.under_way + size < way.pace.window and not way.outbox.waiting
             way.sent.append((chunk.ends, way.pace.send(size, time.monotonic(), limited=limited)))
             try:
                 await carrier.send(chunk.kind, chunk.number, chunk.offset, chunk.payload)
@@ -367,6 +363,7 @@ class Session:
         seconds = (time.monotonic_ns() - number) / 1e9
         if not 0 < seconds < 60:
             return
+        self.last_round_trip_s = seconds
         self.round_trip_s += (seconds - self.round_trip_s) * (0.125 if self.round_trip_s else 1.0)
         self.least_round_trip_s = min(self.least_round_trip_s or seconds, seconds)
         for way in self._ways.values():

@@ -1,0 +1,381 @@
+"""The live world on emulated networks, beside Gloo in the same network.  Fills docs/results/live.md.
+
+    python -m benchmarks.live exchanges     # all-reduce where bandwidth, where latency, where both count
+    python -m benchmarks.live outages       # links that go away in the middle
+    python -m benchmarks.live nodes         # partitions, nodes that are killed, vanish, and are replaced
+    python -m benchmarks.live heartbeats    # 200 MB at 10 Mbit/s: who is suspected, and how late heartbeats are
+    python -m benchmarks.live loopback      # GB/s without a network, with and without TLS
+    python -m benchmarks.live agreement     # simulated and emulated, side by side: seconds and exchange times
+
+In real time: seconds to minutes each, `agreement` an hour.  Nothing else should run on the machine meanwhile.
+"""
+
+import argparse
+import json
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+import numpy as np
+
+from atoll.network import Network, load_network, parse_network
+from atoll.report.results import RunResult, read_result
+from atoll.trace import Exchanged, Tested, Waited, read_trace
+from atoll.train import RunSpec, simulate
+from atoll.train.emulated import is_valid, run_emulated
+from atoll.world.emulate.supervisor import Emulation, emulate
+from atoll.world.faults import parse_faults
+from atoll.world.live.process import NodeFile
+from benchmarks.common import RESULTS, markdown, put
+
+DOCUMENT = RESULTS / "live.md"
+HEADERS = 1500 / 1448
+
+
+def mesh(count: int, rate_mbps: float, round_trip_ms: float, step_s: float = 0.0) -> Network:
+    text = f'[[node]]\ncount = {count}\nstep_s = {step_s}\n[[link]]\namong = "*"\n'
+    return parse_network(f"{text}latency_ms = {round_trip_ms / 2}\nrate_mbps = {rate_mbps}", name=f"mesh of {count}")
+
+
+def run(network: Network, program: str, *, faults: str = "", limit_s: float = 300.0, **settings: Any) -> dict[str, Any]:
+    """Runs a program of live_nodes.py on all nodes of an emulated network; what each returned."""
+    with tempfile.TemporaryDirectory() as folder:
+        what = Emulation(
+            network=network,
+            program=f"benchmarks.live_nodes:{program}",
+            settings=settings,
+            folder=Path(folder),
+            faults=parse_faults(faults, network.node_names),
+            limit_s=limit_s,
+        )
+        with emulate(what) as running:
+            stats = running.wait()
+        if not is_valid(stats):
+            print(f"!! the switch was late: {stats.late_share:.1%} of packets, {stats.latest_s * 1e3:.0f} ms at most")
+        return {
+            path.name.split(".")[1]: json.loads(path.read_text())
+            for path in sorted(Path(folder).glob("node.*.json"))
+            if path.name.count(".") == 2
+        }
+
+
+# All-reduce ---
+
+
+def exchanges(arguments: argparse.Namespace) -> None:
+    rows = []
+    cases = [
+        ("3 nodes, 10 MB, 50 Mbit/s a link, RTT 20 ms", mesh(3, 50, 20), 10_000_000, _direct_ideal(3, 10e6, 50, 20), 0),
+        ("3 nodes, 4 KB, 50 Mbit/s, RTT 20 ms", mesh(3, 50, 20), 4_000, 0.010, 0.030),
+        ("8 nodes, 1 MB, 100 Mbit/s, RTT 100 ms", mesh(8, 100, 100), 1_000_000, _direct_ideal(8, 1e6, 100, 100), 0.40),
+    ]
+    for name, network, size, ideal, goal in cases:
+        if arguments.only and not any(each in name for each in arguments.only):
+            continue
+        settings: dict[str, Any] = {"bytes": size, "count": 20, "warm": 5}
+        ours = {
+            via: _summary(run(network, "exchanges", strategy=f"allreduce:via={via}", **settings))
+            for via in ("direct", "gather")
+        }
+        gloo = _summary(run(network, "gloo", at="tcp://10.77.0.1:29500", **settings))
+        best = min(ours, key=lambda via: ours[via][0])
+        bound = goal or 1.03 * ideal
+        rows.append(
+            [
+                name,
+                f"{gloo[0]:.3f} ({gloo[1]:.3f}–{gloo[2]:.3f})",
+                *(f"{found[0]:.3f} ({found[1]:.3f}–{found[2]:.3f})" for found in ours.values()),
+                f"{ideal:.3f}",
+                f"{ours[best][0] / ideal:.2f}",
+                f"≤ {bound:.3f}: {'met' if ours[best][0] <= bound else 'missed'}",
+            ]
+        )
+        print(*rows[-1], sep=" | ", flush=True)
+    heads = ["scenario", "Gloo, s", "Atoll, direct", "Atoll, gather", "ideal", "of ideal", "goal"]
+    put(DOCUMENT, "exchanges", markdown(heads, rows))
+
+
+def _direct_ideal(nodes: int, size: float, rate_mbps: float, round_trip_ms: float) -> float:
+    """Everybody sums a share and tells everybody, all links at once: twice a share over each link."""
+    return 2 * (size / nodes * 8 * HEADERS / (rate_mbps * 1e6) + round_trip_ms / 2e3)
+
+
+def _summary(results: dict[str, Any]) -> tuple[float, float, float]:
+    assert all(found["right"] for found in results.values()), "a mean was wrong"
+    took = [seconds for found in results.values() for seconds in found["took"]]
+    return median(took), min(took), max(took)
+
+
+# Outages ---
+
+
+def outages(_: argparse.Namespace) -> None:
+    cut = '[[fault]]\nkind = "cut"\nbetween = ["0", "1"]\nat = {at}\nuntil = {until}\n'
+    settings: dict[str, Any] = {
+        "strategy": "allreduce:via=direct,patience=100",
+        "bytes": 10_000_000,
+        "count": 2,
+        "warm": 1,
+    }
+    three = mesh(3, 50, 20)
+    lost = run(three, "exchanges", faults=cut.format(at=2.0, until=62.0), **settings)
+    never = run(three, "exchanges", faults=cut.format(at=0.0, until=62.0), **settings)
+    longest = {
+        name: max(max(found["took"]) for found in each.values()) for name, each in (("lost", lost), ("never", never))
+    }
+    rows = [
+        [
+            "one link of three down for 60 s in the middle of an exchange of 10 MB",
+            f"{longest['lost']:.2f} s, and {longest['never']:.2f} s without that link",
+            f"≤ 3 s later: {'met' if longest['lost'] - longest['never'] <= 3 else 'missed'}",
+        ]
+    ]
+    print(*rows[-1], sep=" | ", flush=True)
+    back = 61.0
+    two = mesh(2, 50, 20, step_s=0.1)
+    found = run(two, "transfer", faults=cut.format(at=1.0, until=back), bytes=20_000_000)
+    goes_on = next(at for at, _ in found["1"]["progress"] if at > back) - back
+    twice = found["0"]["sent"] - 20_000_000
+    steps = f"longest step {max(each['longest_step_s'] for each in found.values()):.2f} s (declared 0.1)"
+    rows.append(
+        [
+            "the only link of two down for 60 s in the middle of 20 MB",
+            f"goes on {goes_on:.2f} s after its return; {twice / 1e3:.0f} kB more than the message were sent; {steps}",
+            f"≤ 1.5 s: {'met' if goes_on <= 1.5 else 'missed'}",
+        ]
+    )
+    print(*rows[-1], sep=" | ", flush=True)
+    put(DOCUMENT, "outages", markdown(["scenario", "Atoll", "goal"], rows))
+
+
+# Nodes ---
+
+
+def nodes(_: argparse.Namespace) -> None:
+    network = mesh(3, 50, 20, step_s=0.5)
+    fault = "[[fault]]\nat = 15\n"
+    crash = f'{fault}kind = "crash"\nuntil = 22\nnodes = '
+    cases = [
+        ("nothing happens", "", ()),
+        ("20 s partition, 2 + 1", f'{fault}until = 35\nkind = "partition"\nsides = [["0", "1"], ["2"]]', ()),
+        ("a node is killed (-9) and replaced", f'{crash}"2"', ("2",)),
+        ("the first node is killed and replaced", f'{crash}"0"', ("0",)),
+        ("a host vanishes without a word", f'{fault}kind = "cut"\nbetween = ["2", "[01]"]', ("2",)),
+    ]
+    rows = []
+    for name, script, gone in cases:
+        spec = RunSpec(
+            network=network,
+            task="digits",
+            strategy="allreduce:every=4",
+            shards="dirichlet:0.3",
+            limit_s=60.0,
+            stops=False,
+            faults=parse_faults(script, network.node_names),
+        )
+        result, events = _emulated(spec)
+        others = [node for node in network.node_names if node not in gone]
+        waits = [event for event in events if isinstance(event, Waited) and event.node in others]
+        after = [event for event in waits if event.since >= 21.5]
+        ends = [
+            event.measure for event in events if isinstance(event, Tested) and event.at > 55 and event.node in others
+        ]
+        rows.append(
+            [
+                name,
+                f"{max((event.at - event.since for event in waits if event.since > 3), default=0.0):.2f}",
+                f"{max((event.at - event.since for event in after), default=0.0):.2f}",
+                f"{fmean(ends):.1%}",
+                "" if result.seconds_to_target is None else f"{result.seconds_to_target:.1f}",
+            ]
+        )
+        print(*rows[-1], sep=" | ", flush=True)
+    heads = [
+        "what happens",
+        "longest wait of a step of the others, s",
+        "from the return on",
+        "accuracy at 60 s",
+        "seconds to target",
+    ]
+    put(DOCUMENT, "nodes", markdown(heads, rows))
+
+
+def _emulated(spec: RunSpec) -> tuple[RunResult, list[Any]]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "run.jsonl"
+        for _ in run_emulated(spec, path):
+            pass
+        result = read_result(path)
+        assert result is not None
+        return result, list(read_trace(path))
+
+
+# Heartbeats ---
+
+
+def heartbeats(_: argparse.Namespace) -> None:
+    found = run(mesh(2, 10, 20, step_s=0.5), "transfer", bytes=200_000_000, limit_s=400.0)
+    took = found["0"]["ended"] - found["0"]["began"]
+    ideal = 200e6 * 8 * HEADERS / 10e6 + 0.02
+    longest = max(each["longest_beat_s"] for each in found.values())
+    rows = [
+        [
+            "200 MB at 10 Mbit/s, RTT 20 ms",
+            f"{took:.1f} s ({took / ideal:.3f} of ideal)",
+            f"{longest * 1e3:.0f} ms",
+            f"≤ 100 ms queue + 40 ms: {'met' if longest <= 0.14 else 'missed'}",
+        ]
+    ]
+    print(*rows[-1], sep=" | ", flush=True)
+    put(DOCUMENT, "heartbeats", markdown(["scenario", "took", "longest heartbeat round trip", "goal"], rows))
+
+
+# Loopback ---
+
+
+def loopback(_: argparse.Namespace) -> None:
+    rows = []
+    for size, count in ((1_000_000, 60), (100_000_000, 8)):
+        found = {
+            "Gloo": _on_loopback("gloo_throughput", size, count, encrypted=False),
+            "Atoll in the clear": _on_loopback("throughput", size, count, encrypted=False),
+            "Atoll with TLS": _on_loopback("throughput", size, count, encrypted=True),
+        }
+        for name, rates in found.items():
+            rows.append([f"{size / 1e6:g} MB", name, f"{median(rates):.2f}", f"{max(rates):.2f}"])
+            print(*rows[-1], sep=" | ", flush=True)
+    put(DOCUMENT, "loopback", markdown(["message", "transport", "median GB/s", "best"], rows))
+
+
+def _free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def _on_loopback(program: str, size: int, count: int, *, encrypted: bool) -> list[float]:
+    """Two node processes on loopback."""
+    addresses = {name: ("127.0.0.1", _free_port()) for name in ("0", "1")}
+    at = f"tcp://127.0.0.1:{_free_port()}"
+    with tempfile.TemporaryDirectory() as folder:
+        processes = []
+        for name, own in addresses.items():
+            file = NodeFile(
+                name=name,
+                names=("0", "1"),
+                secret=bytes(32).hex(),
+                listen=own,
+                addresses={other: where for other, where in addresses.items() if other != name},
+                program=f"benchmarks.live_nodes:{program}",
+                settings={"bytes": size, "count": count, "at": at},
+                folder=folder,
+                encrypted=encrypted,
+            )
+            path = Path(folder) / f"{name}.start"
+            file.write(path)
+            command = [sys.executable, "-m", "atoll.world.live.process", str(path)]
+            processes.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+        for process in processes:
+            assert process.stdout
+            process.stdout.readline()
+        begin = time.monotonic() + 0.2
+        for process in processes:
+            assert process.stdin
+            process.stdin.write(f"{begin!r}\n".encode())
+            process.stdin.flush()
+        for process in processes:
+            assert process.wait(120) == 0
+            process.stdin.close() if process.stdin else None
+            process.stdout.close() if process.stdout else None
+        rates: list[float] = json.loads((Path(folder) / "node.0.json").read_text())["rates"]
+        return rates[2:]
+
+
+# Agreement ---
+
+
+def agreement(arguments: argparse.Namespace) -> None:
+    """Simulated and emulated runs with the same seeds."""
+    strategies = arguments.strategies or ["allreduce", "allreduce:every=4,codec=int8", "vrl:codec=int4"]
+    rows = []
+    for name in arguments.only or ["triangle", "nine"]:
+        network = load_network(name)
+        for strategy in strategies:
+            pairs = []
+            for seed in range(arguments.seeds):
+                spec = RunSpec(network=network, task="digits", strategy=strategy, seed=seed, limit_s=arguments.limit)
+                with tempfile.TemporaryDirectory() as folder:
+                    path = Path(folder) / "simulated.jsonl"
+                    simulate(spec, path)
+                    simulated = read_result(path)
+                    assert simulated is not None
+                    pairs.append(((simulated, list(read_trace(path))), _emulated(spec)))
+            rows.append([name, f"`{strategy}`", *_agreement(pairs)])
+            print(*rows[-1], sep=" | ", flush=True)
+            put(
+                DOCUMENT,
+                f"agreement {name}",
+                markdown(
+                    [
+                        "network",
+                        "strategy",
+                        "seconds to target, simulated",
+                        "emulated",
+                        "ratio",
+                        "waiting",
+                        "",
+                        "exchange p50",
+                        "",
+                        "p95",
+                        "",
+                    ],
+                    [row for row in rows if row[0] == name],
+                ),
+            )
+
+
+def _agreement(pairs: list[Any]) -> list[str]:
+    seconds = [
+        [result.seconds_to_target or result.ended_s for (result, _) in side] for side in zip(*pairs, strict=True)
+    ]
+    waiting = [fmean(result.waiting_share for (result, _) in side) for side in zip(*pairs, strict=True)]
+    lengths = [
+        np.array([e.at - e.since for (_, events) in side for e in events if isinstance(e, Exchanged)])
+        for side in zip(*pairs, strict=True)
+    ]
+    found = [f"{fmean(seconds[0]):.1f}", f"{fmean(seconds[1]):.1f}", f"{fmean(seconds[1]) / fmean(seconds[0]):.2f}"]
+    found += [f"{share:.0%}" for share in waiting]
+    for share in (50, 95):
+        found += [f"{np.percentile(each, share):.3f}" for each in lengths]
+    return found
+
+
+PARTS: dict[str, Callable[[argparse.Namespace], None]] = {
+    "exchanges": exchanges,
+    "outages": outages,
+    "nodes": nodes,
+    "heartbeats": heartbeats,
+    "loopback": loopback,
+    "agreement": agreement,
+}
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("part", choices=PARTS)
+    options.add_argument("--only", nargs="+")
+    options.add_argument("--strategies", nargs="+")
+    options.add_argument("--seeds", type=int, default=5)
+    options.add_argument("--limit", type=float, default=200.0)
+    arguments = options.parse_args()
+    PARTS[arguments.part](arguments)
+
+
+if __name__ == "__main__":
+    main()
