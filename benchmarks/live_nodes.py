@@ -130,6 +130,7 @@ async def transfer(world: LiveWorld, settings: Settings) -> dict[str, Any]:
         "began": began,
         "ended": ended,
         "sent": world.sent_bytes - before,
+        "twice": session.twice_bytes,
         "progress": progress,
         "longest_beat_s": max(beats),
         "longest_step_s": max(gaps),

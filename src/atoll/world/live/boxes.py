@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from atoll.errors import FrameError
 from atoll.world.base import Buffer, Message
 from atoll.world.live.frames import Head, Kind, Opening, parse_opening
@@ -146,6 +148,14 @@ class Outbox:
         self._wake()
 
 
+def _room(size: int) -> memoryview:
+    """Room for a body, which takes memory only as it is filled: a length that is announced costs nothing."""
+    try:
+        return np.empty(size, dtype=np.uint8).data
+    except MemoryError:
+        raise FrameError(f"a message of {size} bytes, for which there is no room") from None
+
+
 @dataclass(slots=True)
 class _Incoming:
     opening: Opening
@@ -159,6 +169,8 @@ class Inbox:
 
     sender: str
     position: Position = (0, 0)
+    twice_bytes: int = 0
+    """What has come although it was here already."""
     _message: _Incoming | None = field(default=None)
 
     def place(self, head: Head) -> memoryview | None:
@@ -176,6 +188,7 @@ class Inbox:
         """
         number, done = self.position
         if head.number < number:
+            self.twice_bytes += len(payload)
             return None
         if head.number > number:
             raise FrameError(f"message {head.number} comes where {number} is expected")
@@ -184,10 +197,11 @@ class Inbox:
             return None
         if head.kind is Kind.OPEN:
             if done:
+                self.twice_bytes += len(payload)
                 return None
             opening, piece = parse_opening(payload)
             # If all of the body is here it is kept as it came, else room is made for all of it.
-            body = piece if len(piece) == opening.body_bytes else memoryview(bytearray(opening.body_bytes))
+            body = piece if len(piece) == opening.body_bytes else _room(opening.body_bytes)
             if len(piece) < opening.body_bytes:
                 body[: len(piece)] = piece
             self._message = _Incoming(opening, body, now)
@@ -197,6 +211,7 @@ class Inbox:
             start, end = head.offset, head.offset + len(payload)
             if message is None or start + 1 > done or end > len(message.body):
                 raise FrameError(f"bytes {start} to {end} of message {number} come where {done - 1} is expected")
+            self.twice_bytes += min(end, done - 1) - start
             if end + 1 <= done:
                 return None
             if start + 1 < done or payload.obj is not message.body.obj:

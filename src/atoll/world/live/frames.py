@@ -39,7 +39,7 @@ CHUNK_BYTES = 1 << 20
 """The most of a message's body that one frame carries."""
 LARGEST_CHANNEL = 1 << 10
 LARGEST_HEAD = 1 << 20
-LARGEST_MESSAGE = 1 << 36
+LARGEST_MESSAGE = 1 << 34
 """The most bytes that a message's body may have."""
 
 

@@ -117,6 +117,11 @@ class Session:
         return time.monotonic() - self._ways[lane].began_at
 
     @property
+    def twice_bytes(self) -> int:
+        """What the peer has sent although it was here already."""
+        return sum(way.inbox.twice_bytes for way in self._ways.values())
+
+    @property
     def rate(self) -> float:
         """Bytes a second that bulk was delivered with."""
         return self._ways[Lane.BULK].pace.rate
