@@ -7,7 +7,7 @@ import pytest
 
 from atoll.errors import EmulationError
 from atoll.network import parse_network
-from atoll.report.results import read_result
+from atoll.report.results import read_folder, read_result
 from atoll.trace import DataUsed, Emulated, Exchanged, FaultChanged, Joined, read_trace
 from atoll.train import RunSpec, simulate
 from atoll.train.emulated import run_emulated
@@ -63,3 +63,13 @@ def test_a_node_is_killed_and_comes_back(tmp_path: Path) -> None:
     assert late == {"0", "1", "2"}
     survivors = sorted(event.at for event in events if isinstance(event, Exchanged) and event.node == "0")
     assert max(after - before for before, after in itertools.pairwise(survivors)) < 3
+
+
+def test_a_switch_that_was_late_is_told(tmp_path: Path) -> None:
+    """Not a run to believe, and the table says so."""
+    path = tmp_path / "strategy.none.seed0.jsonl"
+    simulate(RunSpec(network=NETWORK, task="digits", strategy="none", limit_s=5.0), path)
+    lines = path.read_text().splitlines(keepends=True)
+    late = '{"kind":"emulated","at":5.0,"packets":9,"late_share":0.5,"latest_s":0.2,"cpu_share":1.0,"valid":false}\n'
+    path.write_text("".join([*lines[:-1], late, lines[-1]]))
+    assert "In 1 of 1 runs the emulated network was late" in read_folder(tmp_path).warning

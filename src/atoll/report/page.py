@@ -50,6 +50,7 @@ def write_page(comparison: Comparison, path: Path) -> None:
     parts = [
         f"<h1>{html.escape(network)}: which way of talking reaches the target first</h1>",
         f"<p>{about}, target {first.target:g}, {len(rows[0].runs)} seeds.</p>",
+        *([f"<p><b>{html.escape(comparison.warning)}</b></p>"] if comparison.warning else []),
         _table(comparison),
         _section("Learning over time", "Mean of the nodes' own models; the band spans the seeds."),
         _svg(_curves(comparison, colours)),

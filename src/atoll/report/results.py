@@ -12,6 +12,7 @@ from scipy import stats
 from atoll.errors import TraceError
 from atoll.trace import (
     DataUsed,
+    Emulated,
     Event,
     Exchanged,
     FaultChanged,
@@ -62,6 +63,8 @@ class RunResult:
     """The median node's measure on all that the task keeps for the end, where it keeps something."""
     data_used: float | None
     """The share of the training examples that were used at least once."""
+    valid: bool
+    """Whether it is to be believed: the switch of an emulated network may have been too slow."""
     curve: tuple[tuple[float, float], ...]
     """The mean of the nodes' latest tests, over time."""
 
@@ -111,6 +114,7 @@ def read_result(path: Path) -> RunResult | None:
         best=best(measures) if measures else math.nan,
         final=median(finals) if finals else None,
         data_used=next((event.used / event.examples for event in events if isinstance(event, DataUsed)), None),
+        valid=all(event.valid for event in events if isinstance(event, Emulated)),
         curve=tuple(_curve(events)),
     )
 
@@ -211,6 +215,16 @@ class Comparison:
     @property
     def first(self) -> RunResult:
         return self.results[0]
+
+    @property
+    def warning(self) -> str:
+        """What to know before believing it."""
+        late = sum(not run.valid for run in self.results)
+        return (
+            f"In {late} of {len(self.results)} runs the emulated network was late: use a quieter machine."
+            if late
+            else ""
+        )
 
     def rows(self) -> list[Row]:
         """One for each strategy, the fastest first; who did not arrive comes last."""

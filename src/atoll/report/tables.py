@@ -45,7 +45,8 @@ def comparison_table(comparison: Comparison) -> RenderableType:
         note += (
             " In brackets: the same strategy on perfect links, where it beats the ideal; that part is the optimiser's."
         )
-    return Group(title, Text(), table, Text(note, style="dim"))
+    warning = [Text(comparison.warning, style="bold red")] if comparison.warning else []
+    return Group(title, Text(), table, Text(note, style="dim"), *warning)
 
 
 def _seconds(row: Row) -> str:
