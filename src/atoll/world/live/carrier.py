@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import socket
 import ssl
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from atoll.errors import FrameError
@@ -43,6 +44,10 @@ class Carrier(abc.ABC):
         """Sends a frame; returns when the system has taken it."""
 
     @abc.abstractmethod
+    def post(self, kind: Kind, number: int = 0, offset: int = 0, payload: bytes = b"") -> None:
+        """Sends a small frame without waiting for it."""
+
+    @abc.abstractmethod
     async def receive(self, place: Place | None = None) -> tuple[Head, memoryview]:
         """The next frame."""
 
@@ -63,6 +68,10 @@ class _Plain:
     async def write(self, parts: Sequence[Buffer]) -> None:
         for part in parts:
             await self._loop.sock_sendall(self._sock, part)
+
+    def seal(self, frame: bytes) -> bytes:
+        """A frame as it goes over the wire."""
+        return frame
 
     async def read_into(self, buffer: memoryview) -> None:
         done = 0
@@ -97,6 +106,11 @@ class _Secure:
         der = self._tls.getpeercert(binary_form=True)
         assert der is not None, "a certificate is required"
         return id_of_certificate(der)
+
+    def seal(self, frame: bytes) -> bytes:
+        """A frame as it goes over the wire; whoever calls this sends it before anything else is written."""
+        self._tls.write(frame)
+        return self._outgoing.read()
 
     async def _flush(self) -> None:
         if self._outgoing.pending:
@@ -139,6 +153,10 @@ class TcpCarrier(Carrier):
         self._stream = stream
         self._writing = asyncio.Lock()
         self._head = memoryview(bytearray(HEAD_BYTES))
+        self._left = b""
+        """What of a posted frame is sealed and has not left: it goes before anything else."""
+        self._posted: deque[bytes] = deque()
+        self._posting: asyncio.Task[None] | None = None
 
     @property
     def via(self) -> str | None:
@@ -159,10 +177,43 @@ class TcpCarrier(Carrier):
             if self.closed:
                 raise ConnectionResetError("the connection is closed")
             try:
+                await self._send_what_is_left()
                 await self._stream.write(parts)
             except BaseException:
                 self.close()  # half a frame may have left: nothing can follow it
                 raise
+
+    async def _send_what_is_left(self) -> None:
+        if self._left:
+            left, self._left = self._left, b""
+            await asyncio.get_running_loop().sock_sendall(self._sock, left)
+
+    def post(self, kind: Kind, number: int = 0, offset: int = 0, payload: bytes = b"") -> None:
+        if self.closed:
+            raise ConnectionResetError("the connection is closed")
+        frame = head_of(kind, number, offset, [payload], encrypted=self._stream.encrypted) + payload
+        if self._writing.locked() or self._left or self._posted:
+            self._posted.append(frame)
+        else:  # nearly always: at once, without a task
+            sealed = self._stream.seal(frame)
+            try:
+                sent = self._sock.send(sealed)
+            except BlockingIOError:
+                sent = 0
+            self._left = sealed[sent:]
+        if (self._left or self._posted) and self._posting is None:
+            self._posting = asyncio.create_task(self._send_posted(), name="posting")
+
+    async def _send_posted(self) -> None:
+        try:
+            async with self._writing:
+                await self._send_what_is_left()
+                while self._posted and not self.closed:
+                    await self._stream.write([self._posted.popleft()])
+        except OSError:
+            self.close()
+        finally:
+            self._posting = None
 
     async def receive(self, place: Place | None = None) -> tuple[Head, memoryview]:
         await self._stream.read_into(self._head)
@@ -176,6 +227,8 @@ class TcpCarrier(Carrier):
     def close(self) -> None:
         if not self.closed:
             self.closed = True
+            if self._posting and self._posting is not asyncio.current_task():
+                self._posting.cancel()
             with contextlib.suppress(OSError):
                 self._sock.shutdown(socket.SHUT_RDWR)  # wakes who waits for it
             # Only closed when the loop has let go of it, lest another socket gets its number meanwhile.

@@ -90,7 +90,6 @@ class Session:
             asyncio.create_task(self._send(way), name=f"{lane.value} for {name}") for lane, way in self._ways.items()
         ]
         self._tasks.append(asyncio.create_task(self._beat(), name=f"heartbeats for {name}"))
-        self._background: set[asyncio.Task[Any]] = set()
 
     # What others ask ---
 
@@ -201,10 +200,9 @@ class Session:
                 pass
         self.drop(Lane.CONTROL, "leaving")
         self.drop(Lane.BULK, "leaving")
-        tasks = [*self._tasks, *self._background]
-        for task in tasks:
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     # What is sent ---
 
@@ -252,7 +250,7 @@ class Session:
             if silent > self._deadline_s():
                 self.drop(Lane.CONTROL, f"silent for {silent:.2f} s")
                 continue
-            self._background_send(control, Kind.BEAT, number=time.monotonic_ns())
+            self._post(control, Kind.BEAT, number=time.monotonic_ns())
             self._look_for_progress(now)
 
     def _deadline_s(self) -> float:
@@ -273,32 +271,24 @@ class Session:
         if now - way.progress_at > expected:
             self.drop(Lane.BULK, f"no progress for {now - way.progress_at:.2f} s")
 
-    def _background_send(
-        self, carrier: Carrier, kind: Kind, number: int = 0, offset: int = 0, tail: bytes = b""
-    ) -> None:
+    def _post(self, carrier: Carrier, kind: Kind, number: int = 0, offset: int = 0, payload: bytes = b"") -> None:
         """Sends a small frame without waiting for it."""
-
-        async def send() -> None:
-            try:
-                await carrier.send(kind, number, offset, [tail] if tail else [])
-            except (OSError, ConnectionError) as error:
-                self.drop(carrier.lane, f"lost while sending ({error})", carrier)
-
-        task = asyncio.create_task(send(), name=f"{kind.name} to {self.name}")
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
+        try:
+            carrier.post(kind, number, offset, payload)
+        except OSError as error:
+            self.drop(carrier.lane, f"lost while sending ({error})", carrier)
 
     def tell(self, kind: Kind, payload: bytes) -> None:
         """Sends a frame over the control lane, if there is a way."""
         carrier = self._ways[Lane.CONTROL].carrier
         if carrier:
-            self._background_send(carrier, kind, tail=payload)
+            self._post(carrier, kind, payload=payload)
 
     def tell_lost(self, number: int) -> None:
         """Says that a way through this node is no more."""
         carrier = self._ways[Lane.CONTROL].carrier
         if carrier:
-            self._background_send(carrier, Kind.LOST, number)
+            self._post(carrier, Kind.LOST, number)
 
     # What comes ---
 
@@ -332,7 +322,7 @@ class Session:
             whole = way.inbox.take(head, payload, time.monotonic())
             number, offset = way.inbox.position
             acks = self._ways[Lane.CONTROL].carrier or carrier
-            self._background_send(acks, Kind.ACK, number, offset, b"\x01" if way.lane is Lane.BULK else b"\x00")
+            self._post(acks, Kind.ACK, number, offset, b"\x01" if way.lane is Lane.BULK else b"\x00")
             if whole:
                 self._host.deliver(self, *whole)
         elif head.kind is Kind.ACK:
@@ -340,7 +330,7 @@ class Session:
                 raise FrameError("an acknowledgement that does not say of what")
             self._acknowledged(self._ways[LANES[payload[0] == 1]], (head.number, head.offset))
         elif head.kind is Kind.BEAT:
-            self._background_send(carrier, Kind.ECHO, head.number)
+            self._post(carrier, Kind.ECHO, head.number)
         elif head.kind is Kind.ECHO:
             self._echoed(head.number)
         elif head.kind is Kind.NEWS:

@@ -70,6 +70,7 @@ class Tunnel(Carrier):
         self.peer = peer
         self.number = number
         self._send = send
+        self._posting: set[asyncio.Task[None]] = set()
         self._came: asyncio.Queue[memoryview | None] = asyncio.Queue()
 
     @property
@@ -81,6 +82,17 @@ class Tunnel(Carrier):
             raise ConnectionResetError("the way is lost")
         head = head_of(kind, number, offset, payload, encrypted=True)  # each leg checks what it carries
         await self._send(self.lane, self.number, [self._names, head, *payload])
+
+    def post(self, kind: Kind, number: int = 0, offset: int = 0, payload: bytes = b"") -> None:
+        task = asyncio.create_task(self._send_posted(kind, number, offset, payload), name=f"{kind.name} to {self.peer}")
+        self._posting.add(task)
+        task.add_done_callback(self._posting.discard)
+
+    async def _send_posted(self, kind: Kind, number: int, offset: int, payload: bytes) -> None:
+        try:
+            await self.send(kind, number, offset, [payload])
+        except OSError:
+            self.close()
 
     def arrived(self, frame: memoryview) -> None:
         """A frame has come through."""
@@ -108,3 +120,6 @@ class Tunnel(Carrier):
         if not self.closed:
             self.closed = True
             self._came.put_nowait(None)
+            for task in self._posting:
+                if task is not asyncio.current_task():
+                    task.cancel()
