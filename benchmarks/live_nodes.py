@@ -99,6 +99,7 @@ async def transfer(world: LiveWorld, settings: Settings) -> dict[str, Any]:
     steps: list[float] = []
     progress: list[tuple[float, int]] = []
     beats: list[float] = []
+    unreached = 0
 
     async def train() -> None:
         while True:
@@ -106,7 +107,9 @@ async def transfer(world: LiveWorld, settings: Settings) -> dict[str, Any]:
             steps.append(world.now)
 
     async def look() -> None:
+        nonlocal unreached
         while True:
+            unreached += not session.reachable
             position = session.position(Lane.BULK)[1]
             if not progress or progress[-1][1] != position:
                 progress.append((world.now, position))
@@ -132,6 +135,7 @@ async def transfer(world: LiveWorld, settings: Settings) -> dict[str, Any]:
         "sent": world.sent_bytes - before,
         "twice": session.twice_bytes,
         "progress": progress,
+        "unreached": unreached,
         "longest_beat_s": max(beats),
         "longest_step_s": max(gaps),
     }
