@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 from atoll.trace import ViewChanged
 from atoll.world.base import Lane, Message, Spawn, World
+from atoll.world.hearing import hear
 
 __all__ = ["GRACE_S", "Group", "Guest", "Summary", "View"]
 
@@ -115,7 +116,7 @@ class Group:
     def start(self, spawn: Spawn, guest: Guest) -> None:
         self._spawn, self._guest = spawn, guest
         if self._others:
-            spawn(self._listen())
+            spawn(hear(self._world, CHANNEL, lambda message: self._hear(message, **json.loads(message.head))))
             spawn(self._watch())
 
     @property
@@ -216,13 +217,10 @@ class Group:
 
     # What others say ---
 
-    async def _listen(self) -> None:
-        while True:
-            message = await self._world.receive(CHANNEL)
-            self._hear(message, **json.loads(message.head))
-
     def _hear(self, message: Message, kind: str, number: int, leader: str, **more: Any) -> None:
         assert self._guest is not None
+        if type(number) is not int or not isinstance(leader, str):
+            raise ValueError(f"a view is not called {number!r}, {leader!r}")
         sender, name = message.sender, (number, leader)
         self._highest = max(self._highest, name)
         if kind == "propose":
@@ -234,12 +232,15 @@ class Group:
         elif kind == "accept":
             self._learn_how_long_answers_take(name)
             if self._answers is not None and self._promised == name:
-                self._answers[sender] = more["view"], more["summary"]
+                self._answers[sender] = str(more["view"]), _checked(more["summary"])
                 self._answered.set()
         elif kind == "install":
-            summaries = more["summaries"]
+            members = tuple(more["members"])
+            summaries = {member: _checked(more["summaries"][member]) for member in members}
+            if not set(members) <= set(self._everybody):
+                raise ValueError(f"a view of {members}")
             if self._promised == name and summaries[self._world.name] == self._guest.summary():
-                self._install(View(number, leader, tuple(more["members"])), summaries)
+                self._install(View(number, leader, members), summaries)
             else:
                 self._answer(sender, "stray", self._promised)
         elif kind == "keep":
@@ -247,7 +248,7 @@ class Group:
                 self._held_until_s = 0.0
         elif kind == "view":
             here = name == (self.view.number, self.view.leader)
-            if not here or not self._guest.compared(sender, more["results"]):
+            if not here or not self._guest.compared(sender, _checked(more["results"])):
                 self._answer(sender, "stray", self._promised)
         elif kind == "stray":
             self._strays.add(sender)
@@ -276,3 +277,12 @@ class Group:
                 await self._world.peer(name).send(CHANNEL, head, lane=Lane.CONTROL)
         except TimeoutError:
             pass
+
+
+def _checked(summary: Any) -> Summary:
+    """A summary that another node gave: pairs, of texts and numbers."""
+    for each in summary:
+        first, second = each
+        if not isinstance(first, str) or not isinstance(second, int | str):
+            raise ValueError(f"{each!r} is not part of a summary")  # noqa: TRY004 - all that is wrong is one error
+    return list(summary)

@@ -25,6 +25,7 @@ from atoll.strategy.talk import Spawn, Talk
 from atoll.strategy.when import When
 from atoll.trace import ContributionRefused, Exchanged, Waited
 from atoll.world.base import Lane, Message
+from atoll.world.hearing import hear
 
 __all__ = ["Deltas"]
 
@@ -74,10 +75,10 @@ class Deltas(Talk):
         self._before = self._replica.read(Quantity.PARAMETERS)
         self._changed = np.zeros_like(self._before)
         self._told = dict.fromkeys(self._clocks, self._changed)
-        spawn(self._listen())
-        spawn(self._hear_acknowledgements())
-        spawn(self._hear_who_is_new())
         world = self._replica.world
+        spawn(hear(world, CHANGE, self._take))
+        spawn(hear(world, ACKNOWLEDGEMENT, self._acknowledged))
+        spawn(hear(world, EVERYTHING, self._begins_anew))
         if world.is_late:
             for name in self._clocks:
                 spawn(world.peer(name).send(EVERYTHING, lane=Lane.CONTROL))
@@ -172,38 +173,39 @@ class Deltas(Talk):
         work[self._replica.rank] = self._replica.work[self._replica.rank]
         return work
 
-    async def _listen(self) -> None:
+    def _take(self, message: Message) -> None:
         world = self._replica.world
         assert self._spawn is not None
-        while True:
-            message = await world.receive(CHANGE)
-            step, sent_s = _HEAD.unpack(message.head)
-            self._clocks[message.sender] = max(self._clocks[message.sender], self._began[message.sender] + step)
-            self._arrived.append(message)
-            self._heard.set()
-            world.record(
-                Exchanged(
-                    at=world.now,
-                    node=world.name,
-                    name=f"change of {message.sender}",
-                    via="push",
-                    since=sent_s,
-                    members=2,
-                    late=True,
-                )
+        step, sent_s = _HEAD.unpack(message.head)
+        self._check(message, step)
+        self._clocks[message.sender] = max(self._clocks[message.sender], self._began[message.sender] + step)
+        self._arrived.append(message)
+        self._heard.set()
+        world.record(
+            Exchanged(
+                at=world.now,
+                node=world.name,
+                name=f"change of {message.sender}",
+                via="push",
+                since=sent_s,
+                members=2,
+                late=True,
             )
-            self._spawn(world.peer(message.sender).send(ACKNOWLEDGEMENT, lane=Lane.CONTROL))
+        )
+        self._spawn(world.peer(message.sender).send(ACKNOWLEDGEMENT, lane=Lane.CONTROL))
 
-    async def _hear_who_is_new(self) -> None:
+    def _check(self, message: Message, step: int) -> None:
+        """Refuses what could not be added later."""
         assert self._changed is not None
-        nothing = np.zeros_like(self._changed)
-        while True:
-            name = (await self._replica.world.receive(EVERYTHING)).sender
-            self._told[name] = nothing
-            self._busy_since_s[name] = None
-            self._began[name] = self._clocks[name] = self._replica.steps
+        size = len(message.body) - 8 * len(self._replica.members)
+        if size < 0 or len(self._decode(message.body[:size], len(self._changed), step)) != len(self._changed):
+            raise ValueError(f"{len(message.body)} bytes are no change of a model of {len(self._changed)}")
 
-    async def _hear_acknowledgements(self) -> None:
-        while True:
-            message = await self._replica.world.receive(ACKNOWLEDGEMENT)
-            self._busy_since_s[message.sender] = None
+    def _begins_anew(self, message: Message) -> None:
+        assert self._changed is not None
+        self._told[message.sender] = np.zeros_like(self._changed)
+        self._busy_since_s[message.sender] = None
+        self._began[message.sender] = self._clocks[message.sender] = self._replica.steps
+
+    def _acknowledged(self, message: Message) -> None:
+        self._busy_since_s[message.sender] = None

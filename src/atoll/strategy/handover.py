@@ -21,6 +21,7 @@ from atoll.strategy.replica import Replica, Work
 from atoll.strategy.talk import Spawn
 from atoll.trace import ContributionRefused
 from atoll.world.base import Lane, Message
+from atoll.world.hearing import hear
 
 __all__ = ["Handed", "Handover"]
 
@@ -62,7 +63,7 @@ class Handover:
 
     def start(self, spawn: Spawn) -> None:
         self._spawn = spawn
-        spawn(self._serve())
+        spawn(hear(self._replica.world, ASK, self._serve))
 
     @property
     def is_under_way(self) -> bool:
@@ -119,16 +120,15 @@ class Handover:
 
     # As a host ---
 
-    async def _serve(self) -> None:
+    def _serve(self, message: Message) -> None:
         assert self._spawn is not None
-        while True:
-            self._spawn(self._give(await self._replica.world.receive(ASK)))
-
-    async def _give(self, message: Message) -> None:
-        replica = self._replica
         asked = json.loads(message.head)
-        view, start = str(asked["view"]), int(asked["from"])
-        while replica.group.view.number < int(asked["number"]):
+        view, start, number = str(asked["view"]), int(asked["from"]), int(asked["number"])
+        self._spawn(self._give(message.sender, view, number, max(start, MEMORY)))
+
+    async def _give(self, guest: str, view: str, number: int, start: int) -> None:
+        replica = self._replica
+        while replica.group.view.number < number:
             await self._view_changed.wait()
         if replica.group.view.name != view:
             return
@@ -136,7 +136,7 @@ class Handover:
             body = safetensors.numpy.save(replica.memory())
         else:
             body = self._held().view(np.uint8)[start : start + PIECE_BYTES].tobytes()
-        await replica.world.peer(message.sender).send(f"state {view}", replica.work.tobytes(), body)
+        await replica.world.peer(guest).send(f"state {view}", replica.work.tobytes(), body)
 
 
 def _request(view: View, start: int) -> bytes:

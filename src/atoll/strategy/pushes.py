@@ -31,6 +31,7 @@ from atoll.strategy.when import When
 from atoll.strategy.whom import Acquaintance, Whom
 from atoll.trace import ContributionRefused, Exchanged
 from atoll.world.base import Lane, Message
+from atoll.world.hearing import hear
 
 __all__ = ["Pushes"]
 
@@ -118,8 +119,8 @@ class Pushes(Talk):
         if world.is_late:
             self._new_until_s = world.now + self._patience_s
             self._there = dict.fromkeys(self._peers)  # they know what it was before, if anything
-        spawn(self._listen())
-        spawn(self._hear_acknowledgements())
+        spawn(hear(world, PUSH, self._take))
+        spawn(hear(world, ACKNOWLEDGEMENT, self._acknowledged))
 
     async def after_step(self) -> bool:
         replica = self._replica
@@ -210,17 +211,14 @@ class Pushes(Talk):
         self._offered[name] = _Image(there.values + decoded, number)
         return there.number, encoded.numpy().tobytes()
 
-    async def _listen(self) -> None:
-        world = self._replica.world
+    def _take(self, message: Message) -> None:
         assert self._spawn is not None
-        while True:
-            message = await world.receive(PUSH)
-            arrival = self._read(message)
-            if arrival:
-                self._arrivals.append(arrival)
-            (number,) = struct.unpack_from("<I", message.head)
-            answer = _ACK.pack(number, arrival is not None)
-            self._spawn(world.peer(message.sender).send(ACKNOWLEDGEMENT, answer, lane=Lane.CONTROL))
+        arrival = self._read(message)
+        if arrival:
+            self._arrivals.append(arrival)
+        (number,) = struct.unpack_from("<I", message.head)
+        answer = _ACK.pack(number, arrival is not None)
+        self._spawn(self._replica.world.peer(message.sender).send(ACKNOWLEDGEMENT, answer, lane=Lane.CONTROL))
 
     def _read(self, message: Message) -> Arrival | None:
         number, base, sent_s, weight = _HEAD.unpack(message.head)
@@ -229,6 +227,9 @@ class Pushes(Talk):
         if read is None:
             return None
         values, told = read
+        assert self._initial is not None
+        if len(values) != len(self._initial):
+            raise ValueError(f"{len(values)} values are no model of {len(self._initial)}")
         work = np.frombuffer(message.body[size:], dtype=np.int64)
         world = self._replica.world
         world.record(
@@ -265,16 +266,13 @@ class Pushes(Talk):
         self._here[sender] = _Image(values, number)
         return values, told
 
-    async def _hear_acknowledgements(self) -> None:
-        world = self._replica.world
-        while True:
-            message = await world.receive(ACKNOWLEDGEMENT)
-            number, read = _ACK.unpack(message.head)
-            offered = self._offered.get(message.sender)
-            if offered and offered.number == number:
-                self._there[message.sender] = offered if read else None
-            known = self._known.get(message.sender)
-            if known is not None and known.since is not None:  # else it is for what this node was before it began anew
-                known.acknowledged(world.now - known.since)
-                known.since = None
-                self._under_way.pop(message.sender, None)
+    def _acknowledged(self, message: Message) -> None:
+        number, read = _ACK.unpack(message.head)
+        offered = self._offered.get(message.sender)
+        if offered and offered.number == number:
+            self._there[message.sender] = offered if read else None
+        known = self._known.get(message.sender)
+        if known is not None and known.since is not None:  # else it is for what this node was before it began anew
+            known.acknowledged(self._replica.world.now - known.since)
+            known.since = None
+            self._under_way.pop(message.sender, None)

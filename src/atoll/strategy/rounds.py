@@ -48,6 +48,7 @@ from atoll.strategy.tail import Tail
 from atoll.strategy.talk import Spawn, Talk
 from atoll.strategy.when import AfterAView, When
 from atoll.trace import ContributionRefused, Exchanged, Joined, Waited
+from atoll.world.hearing import NOT_UNDERSTOOD
 
 __all__ = ["Rounds"]
 
@@ -307,10 +308,16 @@ class Rounds(Talk):
         worse = self._replica.loss / self._loss
         return 1.0 if worse <= WORSE else (WORSE / worse if math.isfinite(worse) else 0.0)
 
-    async def _reduce(self, meeting: Round, payload: Vector, tail: Vector, via: str) -> Reduced:
+    async def _reduce(self, meeting: Round, payload: Vector, tail: Vector, via: str) -> Reduced | None:
         if meeting.size == 1:
             return Reduced(payload, tail)
-        return await self._reduction(meeting, payload, tail, via)
+        try:
+            return await self._reduction(meeting, payload, tail, via)
+        except* NOT_UNDERSTOOD as errors:
+            why = f"not understood ({errors.exceptions[0]})"
+        world = self._replica.world
+        world.record(ContributionRefused(at=world.now, node=world.name, name=meeting.name, why=why))
+        return None
 
     async def _wait(self) -> None:
         assert self._pending is not None
@@ -335,6 +342,8 @@ class Rounds(Talk):
         self._done += 1
         replica, world, fragment = self._replica, self._replica.world, pending.fragment
         result = pending.task.result()
+        if result is None:  # somebody sent what is no part of a round: who holds something else now finds that out
+            return False
         tail = Tail.read(result.tail, len(replica.members))
         late = replica.steps + (self._quantity is Quantity.GRADIENT) > pending.step
         values = replica.read(self._quantity)
@@ -480,7 +489,7 @@ class _Pending:
     alone: int
     """How many steps' gradients the snapshot holds."""
     since: float
-    task: asyncio.Task[Reduced]
+    task: asyncio.Task[Reduced | None]
 
 
 def _digest(values: Vector | None) -> str:

@@ -10,7 +10,8 @@ from atoll.exchange import Vector
 from atoll.seeds import derive
 from atoll.strategy.replica import Quantity, Replica
 from atoll.strategy.talk import Spawn
-from atoll.world.base import Lane
+from atoll.world.base import Lane, Message
+from atoll.world.hearing import hear
 
 __all__ = ["GradientChange", "ModelDrift", "Sketch"]
 
@@ -111,7 +112,7 @@ class ModelDrift:
         self._agreed = replica.read(Quantity.PARAMETERS)
         if self._estimate == "sketch":
             self._sketch = Sketch(len(self._agreed), derive(0, "sketch"))
-        spawn(self._listen(replica))
+        spawn(hear(replica.world, "drift", self._hear))
 
     def __call__(self, replica: Replica, steps_since: int) -> bool:
         assert self._agreed is not None
@@ -174,8 +175,6 @@ class ModelDrift:
             self._theta *= min(2.0, max(0.5, (exchanging / self._share) ** 2))
         self._agreed_s = now
 
-    async def _listen(self, replica: Replica) -> None:
-        while True:
-            message = await replica.world.receive("drift")
-            (squared,) = self._HEAD.unpack(message.head)
-            self._heard[message.sender] = (squared, np.frombuffer(message.body, dtype=np.float32))
+    def _hear(self, message: Message) -> None:
+        (squared,) = self._HEAD.unpack(message.head)
+        self._heard[message.sender] = (squared, np.frombuffer(message.body, dtype=np.float32))

@@ -12,7 +12,8 @@ from typing import Protocol
 from atoll.exchange import Vector
 from atoll.strategy.replica import Replica
 from atoll.strategy.talk import Spawn
-from atoll.world.base import Lane, World
+from atoll.world.base import Lane, Message, World
+from atoll.world.hearing import hear
 
 __all__ = ["AfterAView", "Called", "Every", "Paced", "Rule", "When"]
 
@@ -81,7 +82,7 @@ class Paced(When):
 
     def start(self, replica: Replica, spawn: Spawn) -> None:
         self._world, self._spawn = replica.world, spawn
-        spawn(self._listen(replica.world))
+        spawn(hear(replica.world, "ready", self._hear))
 
     def __call__(self, replica: Replica, steps_since: int, number: int) -> bool:
         now = replica.world.now
@@ -109,11 +110,10 @@ class Paced(When):
         assert self._world is not None
         self._boundary_s = self._world.now  # what was waited for is no part of a step
 
-    async def _listen(self, world: World) -> None:
-        while True:
-            message = await world.receive("ready")
-            view, number, seconds = self._READY.unpack(message.head)
-            self._ready_s.setdefault((view, number), {})[message.sender] = world.now + seconds
+    def _hear(self, message: Message) -> None:
+        assert self._world is not None
+        view, number, seconds = self._READY.unpack(message.head)
+        self._ready_s.setdefault((view, number), {})[message.sender] = self._world.now + seconds
 
 
 class Rule(Protocol):
@@ -146,7 +146,7 @@ class Called(When):
 
     def start(self, replica: Replica, spawn: Spawn) -> None:
         self._spawn = spawn
-        spawn(self._listen(replica))
+        spawn(hear(replica.world, "call", self._hear))
         self._rule.start(replica, spawn)
 
     def __call__(self, replica: Replica, steps_since: int, number: int) -> bool:
@@ -169,8 +169,6 @@ class Called(When):
     def agreed(self, values: Vector, span: slice) -> None:
         self._rule.agreed(values, span)
 
-    async def _listen(self, replica: Replica) -> None:
-        while True:
-            message = await replica.world.receive("call")
-            view, number = self._CALL.unpack(message.head)
-            self._called = max(self._called, (view, number))
+    def _hear(self, message: Message) -> None:
+        view, number = self._CALL.unpack(message.head)
+        self._called = max(self._called, (view, number))

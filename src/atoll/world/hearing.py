@@ -1,0 +1,23 @@
+"""Hearing: a node takes what others say, and what it cannot understand costs it nothing."""
+
+import struct
+from collections.abc import Callable
+
+from atoll.trace import MessageRefused
+from atoll.world.base import Message, World
+
+__all__ = ["NOT_UNDERSTOOD", "hear"]
+
+NOT_UNDERSTOOD = (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError, struct.error)
+"""What reading a message that is none may raise."""
+
+
+async def hear(world: World, channel: str, take: Callable[[Message], None]) -> None:
+    """Takes every message on a channel.  One that cannot be understood is refused, and the trace says whose it was."""
+    while True:
+        message = await world.receive(channel)
+        try:
+            take(message)
+        except NOT_UNDERSTOOD as error:
+            why = f"not understood ({type(error).__name__}: {error})"
+            world.record(MessageRefused(at=world.now, node=world.name, sender=message.sender, channel=channel, why=why))

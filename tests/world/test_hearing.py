@@ -1,0 +1,102 @@
+"""A member that talks nonsense costs the others nothing but its own contribution."""
+
+import asyncio
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from atoll.strategy import parse_strategy
+from atoll.trace import MessageRefused
+from atoll.world import Physics, Simulation
+from atoll.world.base import Lane, Message
+from atoll.world.hearing import hear
+from atoll.world.simworld import SimWorld
+from tests.strategy.nodes import VectorReplica
+from tests.strategy.test_here import Events
+from tests.world.networks import PAIR, network
+
+CHANNELS = ["group", "push", "push ack", "change", "change ack", "all changes please", "ready", "call", "drift"]
+CHANNELS += ["state please", "examples", "round 0/part", "round 0/all", "round 1/sum", "round 1/all"]
+HEADS = [
+    b"",
+    b"{}",
+    b"[1, 2]",
+    b"\xff" * 24,
+    b'{"kind": "propose", "number": 10, "leader": "0"}',
+    b'{"kind": "propose", "number": "x", "leader": 3, "hold_s": 1}',
+    b'{"kind": "accept", "number": 0, "leader": "0", "view": 3, "summary": 4}',
+    b'{"kind": "install", "number": 0, "leader": "0", "members": ["9"], "summaries": {"9": []}}',
+    b'{"kind": "install", "number": 0, "leader": "0", "members": 3, "summaries": 5}',
+    b'{"kind": "view", "number": 0, "leader": "0", "results": [[1]]}',
+    b'{"view": "x", "number": 99999, "from": -5}',
+]
+THREE = network('[[node]]\ncount = 3\nstep_s = 0.5\n[[link]]\namong = "*"\nlatency_ms = 10\nrate_mbps = 20')
+
+
+@pytest.mark.parametrize(
+    "strategy", ["allreduce:every=2", "vrl:codec=int8", "gossip", "gossip:codec=int8", "ssp", "fda", "selsync", "daso"]
+)
+def test_nonsense(strategy: str) -> None:
+    """Node 2 says all kinds of things on all channels; the others take all their steps."""
+    events = Events()
+    steps: dict[str, int] = {}
+
+    async def program(world: SimWorld) -> None:
+        if world.name == "2":
+            for number in range(200):
+                channel, head = CHANNELS[number % len(CHANNELS)], HEADS[number % len(HEADS)]
+                for name in world.peer_names:
+                    await world.peer(name).send(channel, head, bytes(number % 50), lane=Lane.CONTROL)
+                await world.sleep(0.1)
+            return
+        replica = VectorReplica(world, THREE.node_names, np.zeros(40), np.ones(40))
+        talk = parse_strategy(strategy).talk(replica)
+        async with asyncio.TaskGroup() as group:
+            tasks: list[asyncio.Task[Any]] = []
+
+            def spawn(work: Any) -> asyncio.Task[Any]:
+                tasks.append(group.create_task(work))
+                return tasks[-1]
+
+            talk.start(spawn)
+            for _ in range(60):
+                await world.compute(lambda: None)
+                replica.gradient = replica.step.copy()
+                await talk.after_gradient()
+                replica.values = replica.values + replica.gradient
+                replica.steps += 1
+                await talk.after_step()
+            steps[world.name] = replica.steps
+            for task in tasks:
+                task.cancel()
+
+    Simulation(THREE, seed=0, physics=Physics(), trace=events).run(program, limit_s=400)
+    assert steps == {"0": 60, "1": 60}
+    assert any(isinstance(event, MessageRefused) and event.sender == "2" for event in events.all)
+
+
+@given(st.binary(max_size=30))
+@settings(max_examples=30)
+def test_what_is_understood_is_taken_and_the_rest_is_named(head: bytes) -> None:
+    taken: list[Any] = []
+    events = Events()
+
+    def take(message: Message) -> None:
+        taken.append(json.loads(message.head)["x"])
+
+    async def program(world: SimWorld) -> None:
+        if world.name == "0":
+            await world.peer("1").send("c", head)
+            await world.peer("1").send("c", b'{"x": 7}')
+            return
+        hearing = asyncio.ensure_future(hear(world, "c", take))
+        await world.sleep(5)
+        hearing.cancel()
+
+    Simulation(network(PAIR), seed=0, trace=events).run(program)
+    assert taken == [7]
+    assert [event.why[:14] for event in events.all if isinstance(event, MessageRefused)] == ["not understood"]
