@@ -1,6 +1,10 @@
 """Real processes with real TCP on an emulated network.  Where the system does not allow that, nothing is tested."""
 
 import json
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -144,3 +148,48 @@ def test_memory_is_enforced(tmp_path: Path) -> None:
 def test_a_program_that_fails_is_named(tmp_path: Path) -> None:
     with pytest.raises(EmulationError, match=r"has died with status 1: .*KeyError: 'until_s'"):
         run(tmp_path, three("latency_ms = 5"), "look_around")
+
+
+def test_what_makes_namespaces_has_no_threads() -> None:
+    """numpy and torch start some, and the system then refuses a user namespace."""
+    code = "import atoll.world.emulate.supervisor, sys; print('numpy' in sys.modules, 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.split() == ["False", "False"]
+
+
+ORDINARY = """
+import sys
+from pathlib import Path
+from atoll.network import parse_network
+from atoll.world.emulate.supervisor import Emulation, emulate
+
+if __name__ == "__main__":
+    network = parse_network('[[node]]\\ncount = 2\\n[[link]]\\namong = "*"\\nlatency_ms = 5', name="two")
+    program = "tests.world.programs:look_around"
+    what = Emulation(network=network, program=program, settings={"until_s": 1}, folder=Path(sys.argv[1]))
+    with emulate(what) as running:
+        running.wait()
+"""
+
+
+def test_an_ordinary_user_can_do_it(tmp_path: Path) -> None:
+    ordinary = ["unshare", "--user", "--map-user=1000", "--map-group=1000"]
+    if os.geteuid() != 0:
+        ordinary = []
+    elif not shutil.which("unshare") or subprocess.run([*ordinary, "true"], check=False).returncode:
+        pytest.skip("there is no ordinary user to be")
+    script = tmp_path / "script.py"
+    script.write_text(ORDINARY)
+    root = str(Path(__file__).parents[3])
+    done = subprocess.run(
+        [*ordinary, sys.executable, str(script), str(tmp_path / "run")],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": root},
+    )
+    if "does not let you" in done.stderr and "Invalid argument" not in done.stderr:
+        pytest.skip(done.stderr.splitlines()[-1])
+    assert done.returncode == 0, done.stderr
+    assert len(list((tmp_path / "run").glob("node.?.json"))) == 2

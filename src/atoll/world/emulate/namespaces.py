@@ -31,7 +31,6 @@ _SYSCTLS = {
     "net/ipv6/conf/all/disable_ipv6": "1",
     "net/ipv4/tcp_wmem": "4096 65536 67108864",
     "net/ipv4/tcp_rmem": "4096 131072 67108864",
-    "net/ipv4/tcp_congestion_control": "cubic",  # what is measured must not depend on a machine's default
 }
 _libc = ctypes.CDLL(None, use_errno=True)
 

@@ -35,6 +35,8 @@ START_S = 180.0
 """How long nodes may take to begin: nine of them load torch on few cores."""
 LEAVE_S = 30.0
 MEMORY_EVERY_S = 0.5
+CONGESTION = "cubic"
+"""What most machines have, and what simulations model: it must not depend on this machine's own choice."""
 SWITCH_TRACE = "switch.jsonl"
 
 
@@ -199,6 +201,7 @@ class _Supervisor:
             seed=what.seed,
             step_s=node.step_s if what.paced else 0.0,
             encrypted=what.encrypted,
+            congestion=CONGESTION,
             begin_at=self._begin_at,
             life=self._lives[name],
         )

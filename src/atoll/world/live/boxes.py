@@ -7,11 +7,10 @@ acknowledgement and on every new connection, and the sender goes on from there.
 """
 
 import asyncio
+import mmap
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-
-import numpy as np
 
 from atoll.errors import FrameError
 from atoll.world.base import Buffer, Message
@@ -22,6 +21,7 @@ __all__ = ["Chunk", "Inbox", "Outbox", "Outgoing", "Position"]
 Position = tuple[int, int]
 COPIED_BYTES = 1 << 16
 """Bodies up to here are copied, and sending them is over at once."""
+SMALL_BYTES = 1 << 20
 
 
 class Outgoing:
@@ -150,9 +150,11 @@ class Outbox:
 
 def _room(size: int) -> memoryview:
     """Room for a body, which takes memory only as it is filled: a length that is announced costs nothing."""
+    if size <= SMALL_BYTES:
+        return memoryview(bytearray(size))
     try:
-        return np.empty(size, dtype=np.uint8).data
-    except MemoryError:
+        return memoryview(mmap.mmap(-1, size))
+    except (OSError, OverflowError):
         raise FrameError(f"a message of {size} bytes, for which there is no room") from None
 
 

@@ -49,6 +49,7 @@ class Host:
         identity: the node's key.
         deliver: gets every message, with the session that it came by and when it began to come.
         encrypted: whether to use TLS.
+        congestion: which congestion control TCP is to use; the system's own if it is empty.
         on_reach: called when a peer begins or ceases to be reachable.
         on_refused: called when something was refused, with who sent it and why.
     """
@@ -62,6 +63,7 @@ class Host:
         *,
         deliver: Callable[[Message, Session, float], None],
         encrypted: bool = True,
+        congestion: str = "",
         on_reach: Callable[[str, bool], None] = lambda _name, _reachable: None,
         on_refused: Callable[[str, str], None] = lambda _name, _why: None,
     ) -> None:
@@ -71,6 +73,7 @@ class Host:
         self._deliver = deliver
         self._on_reach = on_reach
         self._on_refused = on_refused
+        self._congestion = congestion
         self._server = identity.context(server=True) if encrypted else None
         self._client = identity.context(server=False) if encrypted else None
         self.life = int.from_bytes(os.urandom(6), "big") + 1
@@ -159,9 +162,14 @@ class Host:
     def listen(self, sock: socket.socket) -> None:
         """Accepts connections on a socket that is bound."""
         sock.settimeout(0)
+        self._pin(sock)  # who is accepted has it from here
         sock.listen(256)
         self._listening.append(sock)
         self._spawn(self._accept(sock), "listening")
+
+    def _pin(self, sock: socket.socket) -> None:
+        if self._congestion:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, self._congestion.encode())
 
     async def _accept(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -361,6 +369,7 @@ class Host:
                 [(family, kind, proto, _, where), *_] = await loop.getaddrinfo(*address, type=socket.SOCK_STREAM)
                 sock = socket.socket(family, kind, proto)
                 sock.settimeout(0)
+                self._pin(sock)
                 await loop.sock_connect(sock, where)
                 carrier, identity = await secure(sock, self._client, lane=lane, dialled=True)
                 if not await self._introduce(session, carrier, identity):

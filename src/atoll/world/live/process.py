@@ -45,6 +45,8 @@ class NodeFile:
     seed: int = 0
     step_s: float = 0.0
     encrypted: bool = True
+    congestion: str = ""
+    """Which congestion control TCP is to use; the system's own if it is empty."""
     begin_at: float | None = None
     """When the run began; `None`: this node is told."""
     life: int = 0
@@ -88,6 +90,7 @@ async def run_node(file: NodeFile) -> None:
             is_late=anew,
             step_s=file.step_s,
             encrypted=file.encrypted,
+            congestion=file.congestion,
         )
         world.host.listen(socket.create_server(file.listen))
         world.host.own_addresses = [file.listen]

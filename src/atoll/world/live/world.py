@@ -41,6 +41,7 @@ class LiveWorld(World):
         is_late: whether that was before this node began.
         step_s: how long a training step takes at least: a node that plays a slower machine waits for the rest.
         encrypted: whether to use TLS.
+        congestion: which congestion control TCP is to use; the system's own if it is empty.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class LiveWorld(World):
         is_late: bool = False,
         step_s: float = 0.0,
         encrypted: bool = True,
+        congestion: str = "",
     ) -> None:
         self._name = name
         self._names = tuple(names)
@@ -80,6 +82,7 @@ class LiveWorld(World):
             identity,
             deliver=self._deliver,
             encrypted=encrypted,
+            congestion=congestion,
             on_reach=self._reach_changed,
             on_refused=self._refused,
         )
