@@ -26,6 +26,7 @@ from atoll.train.task import Task
 from atoll.train.tasks import load_task
 from atoll.version import VERSION
 from atoll.world.live.guest import Seat, ask_for_seat
+from atoll.world.live.host import best_congestion
 from atoll.world.live.keys import Address, Identity, Invitation
 from atoll.world.live.world import LiveWorld
 
@@ -189,6 +190,7 @@ async def _sit(
             trace=_Watched(trace, watch),
             seed=card.seed,
             begin_at=loop.time() - seat.age_s,
+            congestion=best_congestion(),
             is_late=True,  # nobody is here yet whom this node could have begun with
         )
         world.host.card = seat.card

@@ -27,7 +27,9 @@ class Events:
         pass
 
 
-def make_node(name: str, names: Sequence[str], *, encrypted: bool = True, step_s: float = 0.01) -> LiveWorld:
+def make_node(
+    name: str, names: Sequence[str], *, encrypted: bool = True, step_s: float = 0.01, congestion: str = ""
+) -> LiveWorld:
     """A node that listens on a free port."""
     world = LiveWorld(
         name,
@@ -37,6 +39,7 @@ def make_node(name: str, names: Sequence[str], *, encrypted: bool = True, step_s
         trace=Events(),
         step_s=step_s,
         encrypted=encrypted,
+        congestion=congestion,
     )
     listening = socket.create_server(("127.0.0.1", 0))
     world.host.own_addresses = [listening.getsockname()[:2]]

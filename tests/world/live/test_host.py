@@ -1,13 +1,16 @@
 import asyncio
 import os
+import socket
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from atoll.trace import ReachChanged
 from atoll.world.base import Lane
+from atoll.world.live.carrier import TcpCarrier
+from atoll.world.live.host import best_congestion
 from atoll.world.live.world import LiveWorld
-from tests.world.live.loopback import Cable, Events, make_node, nodes
+from tests.world.live.loopback import Cable, Events, introduce, make_node, nodes
 
 
 @asynccontextmanager
@@ -168,5 +171,27 @@ def test_leaving_is_noticed_at_once() -> None:
             assert isinstance(trace, Events)
             reaches = [event.reachable for event in trace.all if isinstance(event, ReachChanged)]
             assert reaches == [True, False]
+
+    asyncio.run(run())
+
+
+def test_congestion_control_can_be_chosen() -> None:
+    """Where the system allows another than its own, connections that were made and accepted have it."""
+    chosen = best_congestion() or "reno"
+
+    async def run() -> None:
+        worlds = {name: make_node(name, ("a", "b"), congestion=chosen) for name in ("a", "b")}
+        introduce(list(worlds.values()))
+        try:
+            async with asyncio.timeout(10):
+                await worlds["a"].host.wait_straight("b", Lane.BULK)
+                await worlds["b"].host.wait_straight("a", Lane.BULK)
+            for world, other in (("a", "b"), ("b", "a")):
+                carrier = worlds[world].host.sessions[other].direct(Lane.BULK)
+                assert isinstance(carrier, TcpCarrier)
+                found = carrier._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+                assert found.rstrip(b"\0").decode() == chosen
+        finally:
+            await asyncio.gather(*(world.close(flush_s=0.0) for world in worlds.values()))
 
     asyncio.run(run())

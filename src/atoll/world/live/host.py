@@ -22,7 +22,7 @@ from atoll.world.live.keys import Address, Identity, Invitation
 from atoll.world.live.session import LANES, Session
 from atoll.world.live.tunnel import Tunnel, parse_envelope
 
-__all__ = ["Host"]
+__all__ = ["Host", "best_congestion"]
 
 log = logging.getLogger("atoll")
 
@@ -37,6 +37,18 @@ RESERVED_S = 30.0
 TAKEN = "a node of that name is here, with another key"
 LATER_S = 0.3
 """Of two nodes the one whose name comes second dials so much later."""
+
+
+def best_congestion() -> str:
+    """BBR where the system lets a user have it: it does not take every lost packet for a full link.  Else the system's
+    own, which is the empty string.
+    """
+    with socket.socket() as sock:
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"bbr")
+        except (OSError, AttributeError):  # not allowed here, or not Linux
+            return ""
+        return "bbr"
 
 
 class Host:
