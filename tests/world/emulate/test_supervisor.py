@@ -193,3 +193,31 @@ def test_an_ordinary_user_can_do_it(tmp_path: Path) -> None:
         pytest.skip(done.stderr.splitlines()[-1])
     assert done.returncode == 0, done.stderr
     assert len(list((tmp_path / "run").glob("node.?.json"))) == 2
+
+
+def test_leaving_early_ends_everything_quietly(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    network = three("latency_ms = 5")
+    what = Emulation(
+        network=network,
+        program="tests.world.programs:look_around",
+        settings={"until_s": 60},
+        folder=tmp_path,
+    )
+    try:
+        with emulate(what) as running:
+            while running.poll(0.1) and running.now < 0.5:
+                pass
+    except EmulationError as error:
+        pytest.skip(str(error))
+    assert capfd.readouterr().err == ""
+    started = [json.loads(path.read_text()) for path in tmp_path.glob("node.*.start.json")]
+    assert len(started) == 3
+    running_on = [path for path in Path("/proc").glob("[0-9]*/cmdline") if str(tmp_path) in _read(path)]
+    assert running_on == []
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""

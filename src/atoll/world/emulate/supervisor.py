@@ -12,7 +12,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -131,9 +131,15 @@ def _supervise(what: Emulation, connection: Connection) -> None:
         become_root_inside()
         _Supervisor(what, connection).run()
     except EmulationError as error:
-        connection.send(("failed", str(error)))
+        _tell(connection, "failed", str(error))
     except OSError as error:
-        connection.send(("failed", f"emulation: {error}"))
+        _tell(connection, "failed", f"emulation: {error}")
+
+
+def _tell(connection: Connection, kind: str, value: Any) -> None:
+    """Says something to who started this, if it still listens."""
+    with suppress(OSError):
+        connection.send((kind, value))
 
 
 class _Supervisor:
@@ -183,7 +189,7 @@ class _Supervisor:
                 for process in self._nodes.values():
                     process.kill()
             self._trace.record(RunEnded(at=max(0.0, self._switch.now), reason="finished"))
-        self._connection.send(("ended", self._switch.stats))
+        _tell(self._connection, "ended", self._switch.stats)
 
     def _start(self, node: Node) -> None:
         what, name = self._what, node.name
@@ -265,7 +271,7 @@ class _Supervisor:
                 if at < math.inf:
                     self._switch.at(at, lambda fault=fault, on=on: self._change(fault, on=on))  # type: ignore[misc]
         self._switch.at(self._what.limit_s, self._end)
-        self._connection.send(("began", self._begin_at))
+        _tell(self._connection, "began", self._begin_at)
 
     def _give_up(self) -> None:
         if self._begin_at is None:
