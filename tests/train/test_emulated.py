@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from atoll.errors import EmulationError
 from atoll.network import parse_network
 from atoll.report.results import read_folder, read_result
 from atoll.trace import DataUsed, Emulated, Exchanged, FaultChanged, Joined, read_trace
 from atoll.train import RunSpec, simulate
 from atoll.train.emulated import run_emulated
 from atoll.world.faults import parse_faults
+from tests.world.emulate.allowed import where_it_is_allowed
 
 NETWORK = parse_network(
     '[[node]]\ncount = 3\nstep_s = 0.1\n[[link]]\namong = "*"\nlatency_ms = 10\nrate_mbps = 20', name="three"
@@ -23,11 +23,9 @@ def test_emulated_and_simulated_runs_agree(tmp_path: Path) -> None:
     """Nothing goes wrong on these links, so both take the same steps and the same time, but for the machine's own."""
     spec = RunSpec(network=NETWORK, task="digits", strategy="allreduce:every=4", shards="iid", limit_s=40.0)
     emulated, simulated = tmp_path / "emulated.jsonl", tmp_path / "simulated.jsonl"
-    try:
+    with where_it_is_allowed():
         for _ in run_emulated(spec, emulated):
             pass
-    except EmulationError as error:
-        pytest.skip(str(error))
     simulate(spec, simulated)
     one, other = read_result(emulated), read_result(simulated)
     assert one is not None
@@ -51,11 +49,9 @@ def test_a_node_is_killed_and_comes_back(tmp_path: Path) -> None:
     faults = parse_faults(CRASH, NETWORK.node_names)
     spec = RunSpec(network=NETWORK, task="digits", strategy="vrl:codec=int8", limit_s=14.0, faults=faults, stops=False)
     path = tmp_path / "killed.jsonl"
-    try:
+    with where_it_is_allowed():
         for _ in run_emulated(spec, path):
             pass
-    except EmulationError as error:
-        pytest.skip(str(error))
     events = list(read_trace(path))
     assert sum(isinstance(event, FaultChanged) for event in events) == 2
     assert any(isinstance(event, Joined) and event.node == "2" for event in events)

@@ -156,7 +156,7 @@ def _curves(comparison: Comparison, colours: dict[str, str]) -> Figure:
         )
     axes.axhline(comparison.first.target, color="#999999", lw=0.9, ls="--")
     axes.text(0, comparison.first.target, " target", va="bottom", color="#777777", fontsize=9)
-    axes.set(xlabel="virtual seconds", ylabel="accuracy" if comparison.first.rising else "loss", xlim=(0, end))
+    axes.set(xlabel="seconds", ylabel="accuracy" if comparison.first.rising else "loss", xlim=(0, end))
     axes.legend(frameon=False, fontsize=9, loc="lower right" if comparison.first.rising else "upper right")
     return made
 
@@ -179,7 +179,7 @@ def _bars(comparison: Comparison, colours: dict[str, str]) -> Figure:
         axes.axvline(ideal, color="#222222", lw=1, ls="--")
         axes.text(ideal, -0.75, f"ideal {ideal:.1f} s ", ha="right", fontsize=9)
     axes.set_yticks(range(len(rows)), [row.strategy for row in rows])
-    axes.set(xlabel="virtual seconds", ylim=(len(rows) - 0.4, -1.1))
+    axes.set(xlabel="seconds", ylim=(len(rows) - 0.4, -1.1))
     axes.set_xlim(0, None if any(row.seconds for row in rows) else 2 * (ideal or 1))
     return made
 

@@ -103,7 +103,7 @@ def _links_and_nodes(events: list[Event], end: float) -> Figure:
         axes.plot([], [], "D", color="#9d0208", ms=3.5, mew=0, label="others came or went")
     axes.legend(frameon=False, fontsize=8, ncols=7, loc="lower center", bbox_to_anchor=(0.5, 1.0))
     axes.set_yticks(range(len(rows)), rows, fontsize=8)
-    axes.set(xlim=(0, end), ylim=(len(rows) - 0.4, -0.6), xlabel="virtual seconds")
+    axes.set(xlim=(0, end), ylim=(len(rows) - 0.4, -0.6), xlabel="seconds")
     return figure
 
 
@@ -161,7 +161,7 @@ def _decisions(events: list[Event], end: float) -> Figure:
     seconds.plot([p.at for p in expected], [taken[p.name] for p in expected], ".", color="#3d405b", ms=3, label="took")
     seconds.plot([p.at for p in expected], [p.seconds for p in expected], color="#d1495b", lw=1, label="expected")
     ratios.set(yscale="log", ylabel="share sent")
-    seconds.set(yscale="log", ylabel="seconds", xlabel="virtual seconds", xlim=(0, end))
+    seconds.set(yscale="log", ylabel="seconds", xlabel="seconds", xlim=(0, end))
     ratios.legend(frameon=False, fontsize=8, ncols=7, loc="lower center", bbox_to_anchor=(0.5, 1.0))
     seconds.legend(frameon=False, fontsize=8, loc="upper right")
     for axes in (ratios, seconds):

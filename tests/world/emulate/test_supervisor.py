@@ -17,6 +17,7 @@ from atoll.world import Simulation
 from atoll.world.emulate.supervisor import SWITCH_TRACE, Emulation, emulate
 from atoll.world.emulate.switch import SwitchStats
 from atoll.world.faults import parse_faults
+from tests.world.emulate.allowed import where_it_is_allowed
 from tests.world.programs import PROGRAMS
 from tests.world.test_conformance import NETWORK
 
@@ -41,13 +42,8 @@ def run(
         limit_s=60.0,
         seed=1,
     )
-    try:
-        with emulate(what) as running:
-            stats = running.wait()
-    except EmulationError as error:
-        if "does not let you" in str(error) or "/dev/net/tun" in str(error):
-            pytest.skip(str(error))
-        raise
+    with where_it_is_allowed(), emulate(what) as running:
+        stats = running.wait()
     results = {path.name.split(".")[1]: json.loads(path.read_text()) for path in folder.glob("node.?.json")}
     return results, stats
 
@@ -203,12 +199,9 @@ def test_leaving_early_ends_everything_quietly(tmp_path: Path, capfd: pytest.Cap
         settings={"until_s": 60},
         folder=tmp_path,
     )
-    try:
-        with emulate(what) as running:
-            while running.poll(0.1) and running.now < 0.5:
-                pass
-    except EmulationError as error:
-        pytest.skip(str(error))
+    with where_it_is_allowed(), emulate(what) as running:
+        while running.poll(0.1) and running.now < 0.5:
+            pass
     assert capfd.readouterr().err == ""
     started = [json.loads(path.read_text()) for path in tmp_path.glob("node.*.start.json")]
     assert len(started) == 3
