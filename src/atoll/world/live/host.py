@@ -108,6 +108,8 @@ class Host:
         self._tunnels: dict[int, Tunnel] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._strangers = asyncio.Semaphore(MOST_STRANGERS)
+        self._knocking: set[socket.socket] = set()
+        """Who was accepted a moment ago."""
         self._gone: set[str] = set()
         """Who has said that it leaves."""
         self._reach_changed = asyncio.Event()
@@ -195,12 +197,14 @@ class Host:
                 await asyncio.sleep(0.1)
                 continue
             sock.settimeout(0)
+            self._knocking.add(sock)
             self._spawn(self._receive_stranger(sock), "a stranger")
 
     async def _receive_stranger(self, sock: socket.socket) -> None:
         carrier = None
         welcome = False
         where = "somebody"
+        self._knocking.discard(sock)
         try:
             with contextlib.suppress(OSError):
                 where = str(sock.getpeername()[0])
@@ -578,6 +582,8 @@ class Host:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for sock in self._knocking:
+            sock.close()
         await asyncio.gather(*(session.close() for session in self.sessions.values()))
 
 
