@@ -1,14 +1,14 @@
 """The command as a user runs it: a process of its own."""
 
 import json
-import os
-import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+
+from tests.interrupt import interrupt
 
 ATOLL = Path(sys.executable).with_name("atoll")
 
@@ -128,7 +128,6 @@ def test_mistakes_before_anything_runs(tmp_path: Path, arguments: list[str], mes
 
 
 def test_interrupting_keeps_what_is_finished(tmp_path: Path) -> None:
-    """Ctrl-C as a terminal sends it: to the whole group of processes."""
     command = [
         str(ATOLL),
         "compare",
@@ -148,12 +147,7 @@ def test_interrupting_keeps_what_is_finished(tmp_path: Path) -> None:
         if finished.exists() and '"run_ended"' in finished.read_text()[-200:]:
             break
         time.sleep(0.1)
-    os.killpg(process.pid, signal.SIGINT)
-    try:
-        told, _ = process.communicate(timeout=30)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        raise
+    told, _ = interrupt(process)
     assert process.returncode == 130
     assert "finished runs are kept" in " ".join(told.split())
     assert all('"run_ended"' in path.read_text()[-200:] for path in (tmp_path / "report" / "traces").glob("*.jsonl"))

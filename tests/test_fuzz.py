@@ -1,6 +1,4 @@
 import dataclasses
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -15,6 +13,7 @@ from atoll.cli import app
 from atoll.fuzz import STRATEGIES, Failure, check, draw_case, minimise
 from atoll.strategy import parse_strategy
 from atoll.world.faults import parse_faults
+from tests.interrupt import interrupt
 
 
 @given(st.integers(0, 10**6))
@@ -66,18 +65,12 @@ def test_nodes_that_say_nothing_break_no_promise() -> None:
 
 
 def test_interrupting_says_what_was_found() -> None:
-    """Ctrl-C as a terminal sends it: to the whole group of processes."""
     command = [sys.executable, "-m", "atoll", "fuzz", "--seeds", "100000", "--jobs", "2", "-s", "allreduce:every=2"]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     time.sleep(6)
-    os.killpg(process.pid, signal.SIGINT)
-    try:
-        told, complaints = process.communicate(timeout=30)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        raise
+    told, complaints = interrupt(process)
     assert process.returncode == 130
     assert "of 100000 seeds, 0 failures." in " ".join(told.split())
     assert complaints == ""

@@ -90,11 +90,11 @@ PUBLIC = {
         "RunStarted",
         "Tested",
         "Trace",
+        "TraceTail",
         "TrainingStarted",
         "Transferred",
         "ViewChanged",
         "Waited",
-        "read_event",
         "read_trace",
     ],
 }

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll.errors import TraceError
-from atoll.trace import Event, LinkChanged, RunStarted, Trace, Transferred, read_trace
+from atoll.trace import Event, LinkChanged, RunStarted, Tested, Trace, TraceTail, Transferred, read_trace
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -127,3 +127,17 @@ def test_every_event_is_documented() -> None:
 
 def test_kinds_are_named_for_their_classes() -> None:
     assert (RunStarted.kind, Transferred.kind) == ("run_started", "transferred")
+
+
+def test_a_tail_reads_whole_lines_as_they_come(tmp_path: Path) -> None:
+    tail = TraceTail(tmp_path / "t", Tested)
+    assert list(tail.look()) == []  # not there yet
+    first = Tested(at=1.0, node="a", steps=1, measure=0.5, sent_bytes=0)
+    with Trace(tmp_path / "t") as trace:
+        trace.record(LinkChanged(at=0.5, link="x", up=False))
+        trace.record(first)
+        trace.flush()
+        assert list(tail.look()) == [first]
+        with (tmp_path / "t").open("a") as torn:
+            torn.write('{"kind":"tested","at":2.0')
+        assert list(tail.look()) == []

@@ -196,7 +196,9 @@ def node(
         str | None, typer.Option("--listen", help="HOST:PORT to be dialled at; without --join this begins a run.")
     ] = None,
     join: Annotated[str | None, typer.Option("--join", help="An invitation: joins the run that it is for.")] = None,
-    task: TaskName = "digits",
+    task: Annotated[
+        str | None, typer.Option("--task", help="digits if left out; who joins need only name its own, module:object.")
+    ] = None,
     data: Data = None,
     strategy: Annotated[str, typer.Option("--strategy", "-s", help="How nodes talk.")] = "vrl:codec=int8",
     shards: ShardsName = "seldp",
@@ -217,27 +219,26 @@ def node(
 
     What a run is about (--task, --strategy, --shards, --seed, --seats) is said by who begins it.
     """
-    from atoll.nodes import NodeOptions, run_node
+    from atoll.nodes import parse_address, run_node
+    from atoll.train.member import Card, Machine
+    from atoll.world.live.keys import Invitation
 
     if listen is None and join is None:
         raise InvitationError("expected --listen HOST:PORT to begin a run, or --join INVITATION to join one")
-    options = NodeOptions(
-        listen=listen,
-        join=join,
-        task=task,
+    machine = Machine(
         data=data,
-        strategy=strategy,
-        shards=shards,
-        seed=seed,
-        seats=seats,
         device=device,
-        public=public or [],
-        key=key,
-        steps=steps,
-        save=save,
+        listen=parse_address(listen, "--listen") if listen else None,
+        public=[parse_address(each, "--public") for each in public or ()],
         out=out,
+        task=task,
+        key=key,
     )
-    run_node(options, Console())
+    if join:
+        what: Card | Invitation = Invitation.parse(join)
+    else:
+        what = Card(task=task or "digits", strategy=strategy, shards=shards, seed=seed, seats=seats)
+    run_node(what, machine, Console(), steps=steps, save=save)
 
 
 @app.command()
@@ -251,7 +252,10 @@ def probe(
     report = probe_run(invitation)
     text = network_of(report)
     if save:
-        save.write_text(text)
+        try:
+            save.write_text(text)
+        except OSError as error:
+            raise InvitationError(f"--save {save}: {error.strerror or error}") from None
         Console().print(f"Network: {save}; `atoll compare {save}` simulates it.", highlight=False, soft_wrap=True)
     else:
         Console().print(text, markup=False, highlight=False)

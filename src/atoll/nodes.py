@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import signal
-from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -14,60 +13,49 @@ from atoll.report.board import Board
 from atoll.train.member import Card, Machine, Member, begin_run, join_run
 from atoll.world.live.keys import Address, Invitation
 
-__all__ = ["NodeOptions", "run_node"]
+__all__ = ["parse_address", "run_node"]
 
 LINE_EVERY_S = 10.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class NodeOptions:
-    """What the command line says."""
+def run_node(
+    what: Card | Invitation,
+    machine: Machine,
+    console: Console,
+    *,
+    steps: int | None = None,
+    save: Path | None = None,
+) -> None:
+    """Takes part until Ctrl-C, or for so many steps.
 
-    listen: str | None
-    join: str | None
-    task: str
-    data: Path | None
-    strategy: str
-    shards: str
-    seed: int
-    seats: int
-    device: str
-    public: list[str]
-    key: Path | None
-    steps: int | None
-    save: Path | None
-    out: Path
-
-
-def run_node(options: NodeOptions, console: Console) -> None:
-    """Takes part until Ctrl-C, or for so many steps."""
-    asyncio.run(_run(options, console))
+    Args:
+        what: the run to begin, or an invitation to one.
+        machine: what this machine brings.
+        console: where to show it.
+        steps: how many.
+        save: where the model goes at the end.
+    """
+    if save and not save.parent.is_dir():
+        raise InvitationError(f"--save {save}: there is no folder {save.parent}")
+    asyncio.run(_run(what, machine, console, steps, save))
 
 
-async def _run(options: NodeOptions, console: Console) -> None:
-    machine = Machine(
-        data=options.data,
-        device=options.device,
-        listen=_address(options.listen, "--listen") if options.listen else None,
-        public=[_address(each, "--public") for each in options.public],
-        out=options.out,
-    )
+async def _run(
+    what: Card | Invitation,
+    machine: Machine,
+    console: Console,
+    steps: int | None,
+    save: Path | None,
+) -> None:
     board = Board()
-    if options.join:
-        taking_part = join_run(Invitation.parse(options.join), machine, options.key, board.watch)
+    if isinstance(what, Invitation):
+        taking_part = join_run(what, machine, board.watch)
     else:
-        card = Card(
-            task=options.task,
-            strategy=options.strategy,
-            shards=options.shards,
-            seed=options.seed,
-            seats=options.seats,
-        )
-        taking_part = begin_run(card, machine, options.key, board.watch)
+        taking_part = begin_run(what, machine, board.watch)
     async with taking_part as member:
         board.world = member.world
         _introduce(member, console)
-        training = asyncio.ensure_future(member.train(steps=options.steps, save=options.save))
+        training = asyncio.ensure_future(member.train(steps=steps, save=save))
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, training.cancel)
         showing = asyncio.create_task(_show(board, console))
@@ -81,10 +69,10 @@ async def _run(options: NodeOptions, console: Console) -> None:
                 asyncio.get_running_loop().remove_signal_handler(number)
                 signal.signal(number, signal.SIG_IGN)
     console.print(
-        f"Left. The trace is {options.out / (member.world.name + '.jsonl')}.", highlight=False, soft_wrap=True
+        f"Left. The trace is {machine.out / (member.world.name + '.jsonl')}.", highlight=False, soft_wrap=True
     )
-    if options.save:
-        console.print(f"The model is {options.save}.", highlight=False, soft_wrap=True)
+    if save:
+        console.print(f"The model is {save}.", highlight=False, soft_wrap=True)
 
 
 def _introduce(member: Member, console: Console) -> None:
@@ -104,7 +92,8 @@ async def _show(board: Board, console: Console) -> None:
         console.print(board.line(), highlight=False, soft_wrap=True)
 
 
-def _address(text: str, option: str) -> Address:
+def parse_address(text: str, option: str) -> Address:
+    """What a user wrote for an address."""
     host, colon, port = text.rpartition(":")
     if not colon or not port.isdigit() or not 0 <= int(port) < 65536:
         raise InvitationError(f"{option}: expected HOST:PORT, not {text!r}")

@@ -42,11 +42,11 @@ __all__ = [
     "RunStarted",
     "Tested",
     "Trace",
+    "TraceTail",
     "TrainingStarted",
     "Transferred",
     "ViewChanged",
     "Waited",
-    "read_event",
     "read_trace",
 ]
 
@@ -364,11 +364,39 @@ def read_trace(path: Path) -> Iterator[Event]:
             for number, line in enumerate(lines, 2):
                 if not line.endswith("\n"):
                     return  # the run died while writing it
-                yield read_event(line, f"{path}, line {number}")
+                yield _decode(line, f"{path}, line {number}")
     except OSError as error:
         raise TraceError(f"trace {path}: {error.strerror or error}") from None
     except UnicodeDecodeError:
         raise TraceError(f"trace {path}: not a trace of Atoll (expected UTF-8 text)") from None
+
+
+class TraceTail:
+    """Follows a trace that is being written.
+
+    Args:
+        path: the trace, which may not be there yet.
+        kinds: the events of interest; others are not even read.
+    """
+
+    def __init__(self, path: Path, *kinds: type[Event]) -> None:
+        self._path = path
+        self._marks = [f'"kind":"{kind.kind}"' for kind in kinds]
+        self._offset = 0
+
+    def look(self) -> Iterator[Event]:
+        """What has come since, in whole lines."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                news = file.read()
+        except FileNotFoundError:
+            return
+        complete = news.rfind(b"\n") + 1
+        self._offset += complete
+        for line in news[:complete].decode().splitlines():
+            if any(mark in line for mark in self._marks):
+                yield _decode(line, str(self._path))
 
 
 def _check_header(path: Path, line: str) -> None:
@@ -380,8 +408,7 @@ def _check_header(path: Path, line: str) -> None:
         raise TraceError(f"trace {path}: version {version}; this Atoll reads version {VERSION}")
 
 
-def read_event(line: str, where: str) -> Event:
-    """The event of one line of a trace; `where` that is."""
+def _decode(line: str, where: str) -> Event:
     try:
         values = json.loads(line)
         kind = values.pop("kind")

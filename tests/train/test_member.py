@@ -1,6 +1,7 @@
 """Machines that begin a run, join it and leave it; here they are in one process, over loopback."""
 
 import asyncio
+import dataclasses
 import json
 from pathlib import Path
 
@@ -39,11 +40,11 @@ def test_begin_join_and_leave(tmp_path: Path) -> None:
     model = tmp_path / "model.safetensors"
 
     async def run() -> None:
-        async with asyncio.timeout(60), begin_run(CARD, machine(tmp_path), None, boards[0].watch) as first:
+        async with asyncio.timeout(60), begin_run(CARD, machine(tmp_path), boards[0].watch) as first:
             boards[0].world = first.world
             training = asyncio.create_task(first.train())
             await asyncio.sleep(2)
-            async with join_run(first.invitation, machine(tmp_path, listens=False), None, watch) as second:
+            async with join_run(first.invitation, machine(tmp_path, listens=False), watch) as second:
                 boards[1].world = second.world
                 assert second.card == first.card
                 assert second.world.name != first.world.name
@@ -84,11 +85,13 @@ def test_a_machine_gets_its_seat_back(tmp_path: Path) -> None:
     """By its key; another one does not."""
 
     async def run() -> None:
-        async with asyncio.timeout(60), begin_run(CARD, machine(tmp_path), None, _ignore) as first:
+        async with asyncio.timeout(60), begin_run(CARD, machine(tmp_path), _ignore) as first:
             key = tmp_path / "key"
             names = []
             for own in (key, key, None):
-                async with join_run(first.invitation, machine(tmp_path), own, _ignore) as member:
+                async with join_run(
+                    first.invitation, dataclasses.replace(machine(tmp_path), key=own), _ignore
+                ) as member:
                     names.append(member.world.name)
                 await first.world.peer(member.world.name).wait_until(reachable=False)
             assert names == ["n1", "n1", "n2"]
@@ -100,13 +103,28 @@ def test_all_seats_are_taken(tmp_path: Path) -> None:
     async def run() -> None:
         async with (
             asyncio.timeout(60),
-            begin_run(CARD, machine(tmp_path), None, _ignore) as first,
-            join_run(first.invitation, machine(tmp_path), None, _ignore),
-            join_run(first.invitation, machine(tmp_path), None, _ignore),
+            begin_run(CARD, machine(tmp_path), _ignore) as first,
+            join_run(first.invitation, machine(tmp_path), _ignore),
+            join_run(first.invitation, machine(tmp_path), _ignore),
         ):
             with pytest.raises(InvitationError, match="all seats are taken"):
-                async with join_run(first.invitation, machine(tmp_path), None, _ignore):
+                async with join_run(first.invitation, machine(tmp_path), _ignore):
                     pass
+
+    asyncio.run(run())
+
+
+def test_others_do_not_choose_what_code_runs_here(tmp_path: Path) -> None:
+    own = dataclasses.replace(CARD, task="os:abort")
+
+    async def run() -> None:
+        async with asyncio.timeout(60), begin_run(own, machine(tmp_path), _ignore) as first:
+            with pytest.raises(InvitationError, match="say --task os:abort if you want it run"):
+                async with join_run(first.invitation, machine(tmp_path), _ignore):
+                    pass
+            agreed = dataclasses.replace(machine(tmp_path), task="os:abort")
+            async with join_run(first.invitation, agreed, _ignore) as second:
+                assert second.card.task == "os:abort"
 
     asyncio.run(run())
 
@@ -115,7 +133,7 @@ def test_an_invitation_that_leads_nowhere(tmp_path: Path) -> None:
     async def run() -> None:
         nowhere = Invitation.new((("127.0.0.1", 1),))
         with pytest.raises(InvitationError, match="nobody whom the invitation names can be reached"):
-            async with join_run(nowhere, machine(tmp_path), None, _ignore):
+            async with join_run(nowhere, machine(tmp_path), _ignore):
                 pass
 
     asyncio.run(run())

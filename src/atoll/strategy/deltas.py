@@ -21,9 +21,9 @@ from atoll.codec import Codec
 from atoll.exchange import Body, Vector
 from atoll.saved import Saved, note, part, read_note, under
 from atoll.strategy.replica import Quantity, Replica
-from atoll.strategy.talk import Spawn, Talk
+from atoll.strategy.talk import Spawn, Talk, record_push
 from atoll.strategy.when import When
-from atoll.trace import ContributionRefused, Exchanged, Waited
+from atoll.trace import ContributionRefused, Waited
 from atoll.world.base import Lane, Message
 from atoll.world.hearing import hear
 
@@ -181,17 +181,7 @@ class Deltas(Talk):
         self._clocks[message.sender] = max(self._clocks[message.sender], self._began[message.sender] + step)
         self._arrived.append(message)
         self._heard.set()
-        world.record(
-            Exchanged(
-                at=world.now,
-                node=world.name,
-                name=f"change of {message.sender}",
-                via="push",
-                since=sent_s,
-                members=2,
-                late=True,
-            )
-        )
+        record_push(world, f"change of {message.sender}", sent_s)
         self._spawn(world.peer(message.sender).send(ACKNOWLEDGEMENT, lane=Lane.CONTROL))
 
     def _check(self, message: Message, step: int) -> None:

@@ -26,10 +26,10 @@ from atoll.exchange import Body, Vector
 from atoll.saved import Saved
 from atoll.strategy.merge import Arrival, Drift, Merge, Own
 from atoll.strategy.replica import Quantity, Replica
-from atoll.strategy.talk import Spawn, Talk
+from atoll.strategy.talk import Spawn, Talk, record_push
 from atoll.strategy.when import When
 from atoll.strategy.whom import Acquaintance, Whom
-from atoll.trace import ContributionRefused, Exchanged
+from atoll.trace import ContributionRefused
 from atoll.world.base import Lane, Message
 from atoll.world.hearing import hear
 
@@ -231,18 +231,7 @@ class Pushes(Talk):
         if len(values) != len(self._initial):
             raise ValueError(f"{len(values)} values are no model of {len(self._initial)}")
         work = np.frombuffer(message.body[size:], dtype=np.int64)
-        world = self._replica.world
-        world.record(
-            Exchanged(
-                at=world.now,
-                node=world.name,
-                name=f"push of {message.sender}",
-                via="push",
-                since=sent_s,
-                members=2,
-                late=True,
-            )
-        )
+        record_push(self._replica.world, f"push of {message.sender}", sent_s)
         return Arrival(message.sender, sent_s, values, work, weight, told)
 
     def _read_values(

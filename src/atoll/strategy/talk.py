@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from atoll.exchange import Spawn
 from atoll.saved import Saved
 from atoll.strategy.replica import Replica
+from atoll.trace import Exchanged
+from atoll.world.base import World
 
-__all__ = ["Silence", "Spawn", "Strategy", "Talk"]
+__all__ = ["Silence", "Spawn", "Strategy", "Talk", "record_push"]
 
 
 class Talk:
@@ -33,6 +35,11 @@ class Talk:
 
     def load(self, saved: Saved) -> None:
         """Goes on from what `save` gave; called right after `start`."""
+
+
+def record_push(world: World, what: str, sent_s: float) -> None:
+    """Something that another node pushed has come."""
+    world.record(Exchanged(at=world.now, node=world.name, name=what, via="push", since=sent_s, members=2, late=True))
 
 
 class Silence(Talk):

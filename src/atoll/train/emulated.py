@@ -2,20 +2,21 @@
 
 import contextlib
 import shutil
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 from pathlib import Path
 
 import numpy as np
 
-from atoll.trace import DataUsed, Emulated, Event, FaultChanged, RunEnded, Tested, Trace, read_event, read_trace
+from atoll.trace import Emulated, Event, FaultChanged, RunEnded, Tested, Trace, TraceTail, read_trace
 from atoll.train.live import settings_for
+from atoll.train.parts import data_used
 from atoll.train.run import RunSpec
 from atoll.train.tasks import load_task
 from atoll.train.verdict import Verdict
 from atoll.world.emulate.supervisor import SWITCH_TRACE, Emulation, emulate
 from atoll.world.emulate.switch import SwitchStats
 
-__all__ = ["emulate_all", "run_emulated"]
+__all__ = ["emulate_all", "is_valid", "run_emulated"]
 
 LOOK_EVERY_S = 0.2
 NODE_TRACES = "node.*.jsonl"
@@ -61,12 +62,13 @@ def run_emulated(spec: RunSpec, trace_path: Path) -> Generator[None, None, None]
     reason = "time limit"
     try:
         with emulate(what) as running, Trace(trace_path) as progress:
-            tails: dict[Path, _Tail] = {}
+            tails: dict[Path, TraceTail] = {}
             live = set(spec.network.node_names)
             while running.poll(LOOK_EVERY_S):
                 for file in [nodes / SWITCH_TRACE, *nodes.glob(NODE_TRACES)]:
-                    tails.setdefault(file, _Tail(file))
-                for event in _news(tails.values()):
+                    tails.setdefault(file, TraceTail(file, Tested, FaultChanged))
+                news = [event for tail in tails.values() for event in tail.look()]
+                for event in sorted(news, key=lambda event: event.at):
                     _follow(event, verdict, live)
                     if isinstance(event, Tested):
                         progress.record(event)
@@ -92,32 +94,6 @@ def _follow(event: Event, verdict: Verdict, live: set[str]) -> None:
         live.difference_update(event.nodes) if event.on else live.update(event.nodes)
 
 
-class _Tail:
-    """Follows a trace that is being written."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._offset = 0
-
-    def look(self) -> Iterable[Event]:
-        """The events of interest that have come since."""
-        try:
-            with self._path.open("rb") as file:
-                file.seek(self._offset)
-                news = file.read()
-        except FileNotFoundError:
-            return
-        complete = news.rfind(b"\n") + 1
-        self._offset += complete
-        for line in news[:complete].splitlines():
-            if b'"kind":"tested"' in line or b'"kind":"fault_changed"' in line:
-                yield read_event(line.decode(), str(self._path))
-
-
-def _news(tails: Iterable[_Tail]) -> list[Event]:
-    return sorted((event for tail in tails for event in tail.look()), key=lambda event: event.at)
-
-
 def _merge(nodes: Path, trace_path: Path, reason: str, stats: SwitchStats) -> None:
     """Makes one trace of all: in order of time, without what was before the beginning."""
     files = [nodes / SWITCH_TRACE, *sorted(nodes.glob(NODE_TRACES))]
@@ -129,16 +105,7 @@ def _merge(nodes: Path, trace_path: Path, reason: str, stats: SwitchStats) -> No
         for event in sorted(kept, key=lambda event: min(event.at, ended_s)):
             trace.record(event)
         if len(used) > 1:
-            trace.record(
-                DataUsed(
-                    at=ended_s,
-                    examples=len(used),
-                    used=int(np.count_nonzero(used)),
-                    least=int(used.min()),
-                    mean=float(used.mean()),
-                    most=int(used.max()),
-                )
-            )
+            trace.record(data_used(used, ended_s))
         trace.record(
             Emulated(
                 at=ended_s,

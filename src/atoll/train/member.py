@@ -37,7 +37,6 @@ log = logging.getLogger("atoll")
 SETTLE_S = 1.5
 """How long a node that joins waits for others to say that its seat is taken."""
 TRIES = 5
-FLUSH_S = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +81,10 @@ class Machine:
     """What to tell others to dial, if that is another address."""
     out: Path
     """Where its trace goes."""
+    task: str | None = None
+    """The task that its user has named."""
+    key: Path | None = None
+    """Where its key is kept; `None`: nowhere."""
 
 
 class Member:
@@ -110,7 +113,7 @@ class Member:
         """
         card, world = self.card, self.world
         task, parts, replica = await world.aside(self._prepare)
-        world.record(dataclasses.replace(parts.started(card.strategy, replica.size), at=world.now))
+        world.record(parts.started(card.strategy, replica.size, at=world.now))
         try:
             await train(replica, task, parse_strategy(card.strategy), steps=steps)
         finally:
@@ -141,27 +144,27 @@ class _Watched:
 
 
 @contextlib.asynccontextmanager
-async def begin_run(
-    card: Card, machine: Machine, identity_file: Path | None, watch: Callable[[Event], None]
-) -> AsyncIterator[Member]:
+async def begin_run(card: Card, machine: Machine, watch: Callable[[Event], None]) -> AsyncIterator[Member]:
     """Begins a run: this machine takes the first seat."""
     card.check()
     invitation = Invitation.new(())
-    identity = Identity(invitation.secret, identity_file)
+    identity = Identity(invitation.secret, machine.key)
     seat = Seat(card.names[0], dataclasses.asdict(card), {}, 0.0)
     async with _sit(seat, invitation, identity, machine, watch) as member:
         yield member
 
 
 @contextlib.asynccontextmanager
-async def join_run(
-    invitation: Invitation, machine: Machine, identity_file: Path | None, watch: Callable[[Event], None]
-) -> AsyncIterator[Member]:
+async def join_run(invitation: Invitation, machine: Machine, watch: Callable[[Event], None]) -> AsyncIterator[Member]:
     """Joins a run: takes a seat that is free, and another one if somebody else has it after all."""
-    identity = Identity(invitation.secret, identity_file)
+    identity = Identity(invitation.secret, machine.key)
     for _ in range(TRIES):
         seat = await ask_for_seat(invitation, identity)
         card = Card.read(seat.card)
+        if ":" in card.task and machine.task != card.task:  # others shall not choose what code runs here
+            raise InvitationError(
+                f"the run's task is {card.task!r}, code on this machine: say --task {card.task} if you want it run"
+            )
         if seat.name not in card.names:
             raise InvitationError(f"the run gave a seat that it does not have: {seat.name!r}")
         async with _sit(seat, invitation, identity, machine, watch) as member:
@@ -193,8 +196,7 @@ async def _sit(
             congestion=best_congestion(),
             is_late=True,  # nobody is here yet whom this node could have begun with
         )
-        world.host.card = seat.card
-        flushing = None
+        world.host.desk.card = seat.card
         try:
             if machine.listen:
                 world.host.listen_at(machine.listen, machine.public)
@@ -212,16 +214,7 @@ async def _sit(
                     seed=card.seed,
                 )
             )
-            flushing = asyncio.create_task(_keep_flushing(trace))
             yield Member(world, card, invitation, machine)
         finally:
-            if flushing:
-                flushing.cancel()
             await world.close()
             trace.record(RunEnded(at=world.now, reason="left"))
-
-
-async def _keep_flushing(trace: Trace) -> None:
-    while True:
-        await asyncio.sleep(FLUSH_S)
-        trace.flush()

@@ -3,11 +3,12 @@
 import hashlib
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import nn
 
 from atoll.errors import TaskError
 from atoll.exchange import Vector
-from atoll.trace import TrainingStarted
+from atoll.trace import DataUsed, TrainingStarted
 from atoll.train.harm import Harm
 from atoll.train.replica import TrainedReplica
 from atoll.train.shards import parse_shards
@@ -15,7 +16,7 @@ from atoll.train.task import Task
 from atoll.world.base import World
 from atoll.world.faults import Fault
 
-__all__ = ["Parts", "Tester"]
+__all__ = ["Parts", "Tester", "data_used"]
 
 
 class Parts:
@@ -73,10 +74,10 @@ class Parts:
             used=self.used,
         )
 
-    def started(self, strategy: str, parameters: int) -> TrainingStarted:
+    def started(self, strategy: str, parameters: int, at: float = 0.0) -> TrainingStarted:
         """What the trace says first."""
         return TrainingStarted(
-            at=0.0,
+            at=at,
             task=self._task.name,
             strategy=strategy,
             role=self._role,
@@ -101,3 +102,15 @@ class Tester:
                 self._known.pop(next(iter(self._known)))
             self._known[digest] = self._task.test_model(model)
         return self._known[digest]
+
+
+def data_used(used: NDArray[np.int64], at: float) -> DataUsed:
+    """What a run has made of the examples, from how often each was used."""
+    return DataUsed(
+        at=at,
+        examples=len(used),
+        used=int(np.count_nonzero(used)),
+        least=int(used.min()),
+        mean=float(used.mean()),
+        most=int(used.max()),
+    )

@@ -18,7 +18,6 @@ from atoll.saved import Saved, note, read_note
 from atoll.strategy import Quantity, parse_strategy
 from atoll.trace import (
     CheckpointSaved,
-    DataUsed,
     Event,
     FaultChanged,
     FinalTested,
@@ -29,7 +28,7 @@ from atoll.trace import (
 )
 from atoll.train.checkpoint import TRACE, Identity, forget, latest, read_run, write_run
 from atoll.train.node import train
-from atoll.train.parts import Parts
+from atoll.train.parts import Parts, data_used
 from atoll.train.replica import TrainedReplica
 from atoll.train.task import Task
 from atoll.train.tasks import load_task
@@ -238,7 +237,7 @@ class _Referee:
                 return
             self.over = True
             self._test_finally(event.at)
-            self._count_data(event.at)
+            self._trace.record(data_used(self._used, event.at))
         if isinstance(event, FaultChanged) and event.fault.startswith("crash"):
             for name in event.nodes:
                 self._verdict.begins_anew(name)
@@ -264,19 +263,6 @@ class _Referee:
             measure = self._task.test_finally(replica.model)
             if measure is not None:
                 self._trace.record(FinalTested(at=now, node=name, measure=measure))
-
-    def _count_data(self, now: float) -> None:
-        used = self._used
-        self._trace.record(
-            DataUsed(
-                at=now,
-                examples=len(used),
-                used=int(np.count_nonzero(used)),
-                least=int(used.min()),
-                mean=float(used.mean()),
-                most=int(used.max()),
-            )
-        )
 
     def _test_mean(self, now: float) -> None:
         """In simulation somebody can see all replicas at once."""

@@ -97,9 +97,11 @@ def test_envelopes(sender: str, receiver: str, frame: bytes) -> None:
 @given(st.binary(max_size=120))
 def test_any_bytes_are_an_envelope_or_refused(data: bytes) -> None:
     try:
-        parse_envelope(memoryview(data))
+        envelope = parse_envelope(memoryview(data))
     except FrameError:
         return
+    assert pack_names(envelope.sender, envelope.receiver) + bytes(envelope.frame) == data
+    assert len(envelope.frame) >= HEAD_BYTES
 
 
 @given(

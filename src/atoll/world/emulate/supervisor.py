@@ -46,16 +46,13 @@ class Emulation:
 
     network: Network
     program: str
-    """What nodes run: `module:function`, an async function of a world and of settings."""
+    """What nodes run (`atoll.world.live.process`)."""
     settings: dict[str, Any] = field(default_factory=dict)
     folder: Path
     """Where nodes' traces and results go."""
     seed: int = 0
     faults: tuple[Fault, ...] = ()
     limit_s: float = 600.0
-    encrypted: bool = True
-    paced: bool = True
-    """Whether a step takes as long as the network says."""
 
 
 class Running:
@@ -205,8 +202,7 @@ class _Supervisor:
             settings=what.settings,
             folder=str(what.folder),
             seed=what.seed,
-            step_s=node.step_s if what.paced else 0.0,
-            encrypted=what.encrypted,
+            step_s=node.step_s,
             congestion=CONGESTION,
             begin_at=self._begin_at,
             life=self._lives[name],

@@ -58,7 +58,7 @@ class SwitchStats:
 class _Stage:
     """A pipe as the switch uses it."""
 
-    __slots__ = ("drawn_at", "end", "free", "last", "latency", "pipe", "queue_bytes")
+    __slots__ = ("drawn_at", "end", "free", "last", "latency", "pipe")
 
     def __init__(self, pipe: Pipe) -> None:
         self.pipe = pipe

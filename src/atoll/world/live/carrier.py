@@ -162,13 +162,6 @@ class TcpCarrier(Carrier):
     def via(self) -> str | None:
         return None
 
-    @property
-    def address(self) -> str:
-        """Where the other side is."""
-        with contextlib.suppress(OSError):
-            return str(self._sock.getpeername()[0])
-        return "?"
-
     async def send(self, kind: Kind, number: int = 0, offset: int = 0, payload: Sequence[Buffer] = ()) -> None:
         head = head_of(kind, number, offset, payload, encrypted=self._stream.encrypted)
         small = sum(memoryview(part).nbytes for part in payload) <= SMALL_BYTES

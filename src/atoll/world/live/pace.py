@@ -114,7 +114,3 @@ class Pace:
         """A round trip took so long."""
         if seconds > 0:
             self.round_trip_s = min(self.round_trip_s or seconds, seconds)
-
-    def forget(self, size: int) -> None:
-        """What was sent will not be acknowledged."""
-        self.under_way -= size

@@ -25,7 +25,6 @@ from atoll.world.live.world import LiveWorld
 __all__ = ["NodeFile"]
 
 CONNECT_S = 30.0
-FLUSH_S = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,21 +103,12 @@ async def run_node(file: NodeFile) -> None:
                 line = await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
                 world.begin_at = float(line)
                 await asyncio.sleep(max(0.0, world.begin_at - time.monotonic()))
-            flushing = asyncio.create_task(_keep_flushing(trace))
             running = asyncio.ensure_future(work)
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
             with contextlib.suppress(asyncio.CancelledError):
                 file.result.write_text(json.dumps(await running))
-            flushing.cancel()
         finally:
             await world.close()
-
-
-async def _keep_flushing(trace: Trace) -> None:
-    """Who follows the trace, or finds it after this process was killed, has all but the last moment of it."""
-    while True:
-        await asyncio.sleep(FLUSH_S)
-        trace.flush()
 
 
 async def _wait_for_all(world: LiveWorld) -> None:

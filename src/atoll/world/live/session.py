@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from atoll.errors import FrameError
 from atoll.world.base import Lane
@@ -17,6 +17,9 @@ from atoll.world.live.boxes import Inbox, Outbox, Position
 from atoll.world.live.carrier import Carrier
 from atoll.world.live.frames import Head, Kind, parse_json
 from atoll.world.live.pace import Pace, Sent
+
+if TYPE_CHECKING:
+    from atoll.world.live.host import Host
 
 __all__ = ["LANES", "Session"]
 
@@ -45,15 +48,15 @@ class _Way:
         """What is not acknowledged."""
         self.progress_at = 0.0
         self.began_at = 0.0
+        self._via: str | None = None
 
     def begin(self, carrier: Carrier, position: Position) -> None:
         now = time.monotonic()
         self.outbox.resume(position)
-        before, self.carrier = self.carrier, carrier
-        if before is None or before.via != carrier.via:
+        self.carrier = carrier
+        if self._via != carrier.via:  # another way: nothing is known of it
+            self._via = carrier.via
             self.pace = Pace(now)
-        for _, sent in self.sent:
-            self.pace.forget(sent.size)
         self.pace.under_way = 0
         self.sent.clear()
         self.progress_at = self.began_at = now
@@ -62,7 +65,7 @@ class _Way:
 class Session:
     """What this node and another have between them."""
 
-    def __init__(self, name: str, *, host: Any) -> None:
+    def __init__(self, name: str, *, host: "Host") -> None:
         self.name = name
         self._host = host
         self.life = 0
@@ -224,7 +227,7 @@ class Session:
             way.sent.append((chunk.ends, way.pace.send(size, time.monotonic(), limited=limited)))
             try:
                 await carrier.send(chunk.kind, chunk.number, chunk.offset, chunk.payload)
-            except (OSError, ConnectionError) as error:
+            except OSError as error:
                 self.drop(way.lane, f"lost while sending ({error})", carrier)
                 continue
             self._host.count(size)
@@ -278,34 +281,25 @@ class Session:
         except OSError as error:
             self.drop(carrier.lane, f"lost while sending ({error})", carrier)
 
-    def tell(self, kind: Kind, payload: bytes) -> None:
-        """Sends a frame over the control lane, if there is a way."""
+    def tell(self, kind: Kind, number: int = 0, payload: bytes = b"") -> None:
+        """Sends a small frame over the control lane, if there is a way."""
         carrier = self._ways[Lane.CONTROL].carrier
         if carrier:
-            self._post(carrier, kind, payload=payload)
-
-    def tell_lost(self, number: int) -> None:
-        """Says that a way through this node is no more."""
-        carrier = self._ways[Lane.CONTROL].carrier
-        if carrier:
-            self._post(carrier, Kind.LOST, number)
+            self._post(carrier, kind, number, payload=payload)
 
     # What comes ---
 
     async def _read(self, way: _Way, carrier: Carrier) -> None:
-        def place(head: Head) -> memoryview | None:
-            return way.inbox.place(head)
-
         try:
             while True:
-                head, payload = await carrier.receive(place)
+                head, payload = await carrier.receive(way.inbox.place)
                 self._heard()
                 await self._take(way, carrier, head, payload)
         except FrameError as error:
             log.warning("%s is dropped: %s", self.name, error)
             self._host.refused(self.name, str(error))
             self.drop(way.lane, str(error), carrier)
-        except (OSError, ConnectionError) as error:
+        except OSError as error:
             self.drop(way.lane, f"lost ({error})", carrier)
 
     def _heard(self) -> None:
@@ -336,12 +330,11 @@ class Session:
         elif head.kind is Kind.NEWS:
             self._host.news(self, parse_json(payload))
         elif head.kind is Kind.RELAY:
-            await self._host.relayed(self, carrier, head, payload)
+            await self._host.ways.relayed(self, carrier, head, payload)
         elif head.kind is Kind.LOST:
-            self._host.tunnel_lost(head.number)
+            self._host.ways.lost(head.number)
         elif head.kind is Kind.BYE:
-            self.drop(Lane.CONTROL, "it has left", self._ways[Lane.CONTROL].carrier)
-            self._host.left(self)
+            self.drop(Lane.CONTROL, "it has left")
         else:
             raise FrameError(f"a frame of kind {head.kind.name} in the middle of a session")
 

@@ -25,6 +25,7 @@ from atoll.world.mailbox import Mailboxes
 __all__ = ["LivePeer", "LiveWorld"]
 
 T = TypeVar("T")
+FLUSH_S = 0.2
 
 
 class LiveWorld(World):
@@ -87,6 +88,7 @@ class LiveWorld(World):
             on_refused=self._refused,
         )
         self.host.age = lambda: self.now
+        self._flushing = asyncio.create_task(self._keep_flushing(), name="flushing the trace")
         self._peers = {each: LivePeer(self, self.host.sessions[each]) for each in names if each != name}
 
     @property
@@ -179,8 +181,15 @@ class LiveWorld(World):
     async def close(self, *, flush_s: float = 1.0) -> None:
         """Leaves: what was sent to those who are here arrives first, if it can be done soon."""
         await self.host.flush(flush_s)
+        self._flushing.cancel()
         await self.host.close()
         self._thread.shutdown(wait=False, cancel_futures=True)
+
+    async def _keep_flushing(self) -> None:
+        """Who follows the trace, or finds it after this process was killed, has all but the last moment of it."""
+        while True:
+            await asyncio.sleep(FLUSH_S)
+            self._trace.flush()
 
     # What the host tells ---
 

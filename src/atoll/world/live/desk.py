@@ -1,0 +1,75 @@
+"""The desk: where a node answers those who have an invitation and are no nodes, or not yet."""
+
+import asyncio
+import contextlib
+import json
+from typing import TYPE_CHECKING, Any
+
+from atoll.errors import FrameError
+from atoll.world.live.carrier import Carrier
+from atoll.world.live.frames import Kind
+from atoll.world.live.session import Session
+
+if TYPE_CHECKING:
+    from atoll.world.live.host import Host
+
+__all__ = ["Desk"]
+
+RESERVED_S = 30.0
+"""How long a seat that was given is kept for who has it."""
+
+
+class Desk:
+    """A node's desk: gives out seats, and reports what is known of links."""
+
+    def __init__(self, host: "Host") -> None:
+        self._host = host
+        self.card: dict[str, Any] = {}
+        """What the run is about, for who joins it."""
+        self._reserved: dict[str, tuple[str, float]] = {}
+        """Names that were given to keys, until when."""
+
+    async def answer(self, carrier: Carrier, kind: Kind, asked: dict[str, Any], identity: str | None) -> None:
+        """Somebody who is no node of the run, or not yet, wants to know something."""
+        if asked.get("run") != self._host.run_id:
+            raise FrameError("a guest of another run")
+        if kind is Kind.PROBE:
+            await carrier.send(Kind.REPORT, payload=[json.dumps(self.report()).encode()])
+        else:
+            seat = self._find_seat(identity or str(asked.get("id")))
+            if seat is None:
+                await carrier.send(Kind.REFUSE, payload=[b"all seats are taken"])
+                return
+            answer = {
+                "name": seat,
+                "card": self.card,
+                "addresses": {**self._host.addresses, self._host.name: self._host.own_addresses},
+                "age_s": self._host.age(),
+            }
+            await carrier.send(Kind.SEAT, payload=[json.dumps(answer).encode()])
+        with contextlib.suppress(OSError, FrameError):
+            await carrier.receive()  # until the guest has read it and goes
+
+    def _find_seat(self, identity: str) -> str | None:
+        """A name for a key: the one that it had, or one that nobody had, or one whose holder is away."""
+        now = asyncio.get_running_loop().time()
+
+        def is_free(session: Session) -> bool:
+            holder, until = self._reserved.get(session.name, ("", 0.0))
+            known = any(session.name in other.reaches for other in self._host.sessions.values())
+            return not session.reachable and not known and (until < now or holder == identity)
+
+        seats = [session for session in self._host.sessions.values() if session.id == identity or is_free(session)]
+        found = min(seats, key=lambda each: (each.id != identity, each.id is not None), default=None)
+        if found is None:
+            return None
+        self._reserved[found.name] = identity, now + RESERVED_S
+        return found.name
+
+    def report(self) -> dict[str, Any]:
+        """What this node knows of everybody's links, its own measurements and what others told."""
+        nodes = {self._host.name: {"step_s": self._host.step_s, "links": self._host.links()}}
+        for name, session in self._host.sessions.items():
+            if session.reachable:
+                nodes[name] = {"step_s": session.step_s, "links": session.links}
+        return {"nodes": nodes, "card": self.card}
