@@ -20,7 +20,7 @@ import torch
 from atoll.codec import Codec
 from atoll.exchange import Body, Vector
 from atoll.saved import Saved, note, part, read_note, under
-from atoll.strategy.replica import Quantity, Replica
+from atoll.strategy.replica import Quantity, Replica, Work
 from atoll.strategy.talk import Spawn, Talk, record_push
 from atoll.strategy.when import When
 from atoll.trace import ContributionRefused, Waited
@@ -64,7 +64,7 @@ class Deltas(Talk):
         self._told: dict[str, Vector] = {}
         """What of them each peer knows, or will; peers that were told the same share a vector."""
         self._busy_since_s: dict[str, float | None] = dict.fromkeys(peers)
-        self._arrived: list[Message] = []
+        self._arrived: list[tuple[Vector, Work]] = []
         self._heard = asyncio.Event()
         self._before: Vector | None = None
         self._told_at_step = 0
@@ -97,11 +97,9 @@ class Deltas(Talk):
         if self._bound:
             await self._gate()
         arrived, self._arrived = self._arrived, []
-        for message in arrived:
-            size = len(message.body) - 8 * len(replica.members)
-            (step, _) = _HEAD.unpack(message.head)
-            values = values + self._decode(message.body[:size], len(values), step)
-            replica.include(np.frombuffer(message.body[size:], dtype=np.int64))
+        for change, work in arrived:
+            values = values + change
+            replica.include(work)
         replica.write(Quantity.PARAMETERS, values)
         self._before = values
         if self._when(replica, replica.steps - self._told_at_step, 0):
@@ -168,7 +166,7 @@ class Deltas(Talk):
         head = _HEAD.pack(step, world.now)
         await world.peer(name).send(CHANGE, head, body + self._own_work().tobytes())
 
-    def _own_work(self) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
+    def _own_work(self) -> Work:
         work = np.zeros(len(self._replica.members), dtype=np.int64)
         work[self._replica.rank] = self._replica.work[self._replica.rank]
         return work
@@ -177,19 +175,23 @@ class Deltas(Talk):
         world = self._replica.world
         assert self._spawn is not None
         step, sent_s = _HEAD.unpack(message.head)
-        self._check(message, step)
+        read = self._read(message.body, step)
         self._clocks[message.sender] = max(self._clocks[message.sender], self._began[message.sender] + step)
-        self._arrived.append(message)
+        self._arrived.append(read)
         self._heard.set()
         record_push(world, f"change of {message.sender}", sent_s)
         self._spawn(world.peer(message.sender).send(ACKNOWLEDGEMENT, lane=Lane.CONTROL))
 
-    def _check(self, message: Message, step: int) -> None:
-        """Refuses what could not be added later."""
+    def _read(self, body: Body, step: int) -> tuple[Vector, Work]:
+        """A change, and the work that its sender has done."""
         assert self._changed is not None
-        size = len(message.body) - 8 * len(self._replica.members)
-        if size < 0 or len(self._decode(message.body[:size], len(self._changed), step)) != len(self._changed):
-            raise ValueError(f"{len(message.body)} bytes are no change of a model of {len(self._changed)}")
+        size = len(body) - 8 * len(self._replica.members)
+        if size < 0:
+            raise ValueError(f"{len(body)} bytes are no change")
+        change = self._decode(body[:size], len(self._changed), step)
+        if change.shape != self._changed.shape or not np.isfinite(change).all():
+            raise ValueError(f"{len(body)} bytes are no change of a model of {len(self._changed)}")
+        return change, np.frombuffer(body[size:], dtype=np.int64)
 
     def _begins_anew(self, message: Message) -> None:
         assert self._changed is not None

@@ -13,6 +13,7 @@ and pushes nothing before that, or before it has waited for one in vain.
 """
 
 import asyncio
+import math
 import struct
 
 import numpy as np
@@ -223,13 +224,15 @@ class Pushes(Talk):
     def _read(self, message: Message) -> Arrival | None:
         number, base, sent_s, weight = _HEAD.unpack(message.head)
         size = len(message.body) - 8 * len(self._replica.members)
+        if size < 0 or not 0 < weight < math.inf:
+            raise ValueError(f"{len(message.body)} bytes with a weight of {weight} are no model")
         read = self._read_values(message.sender, number, base, message.body[:size])
         if read is None:
             return None
         values, told = read
         assert self._initial is not None
-        if len(values) != len(self._initial):
-            raise ValueError(f"{len(values)} values are no model of {len(self._initial)}")
+        if len(values) != len(self._initial) or not np.isfinite(values).all():
+            raise ValueError(f"{len(values)} values are no model of {len(self._initial)}, or not finite")
         work = np.frombuffer(message.body[size:], dtype=np.int64)
         record_push(self._replica.world, f"push of {message.sender}", sent_s)
         return Arrival(message.sender, sent_s, values, work, weight, told)

@@ -177,4 +177,8 @@ class ModelDrift:
 
     def _hear(self, message: Message) -> None:
         (squared,) = self._HEAD.unpack(message.head)
-        self._heard[message.sender] = (squared, np.frombuffer(message.body, dtype=np.float32))
+        summary = np.frombuffer(message.body, dtype=np.float32)
+        size = {"linear": 1, "sketch": Sketch.ROWS * Sketch.COLUMNS, "naive": 0}[self._estimate]
+        if len(summary) != size or not np.isfinite(squared) or not np.isfinite(summary).all():
+            raise ValueError(f"{squared} and {len(summary)} values are no drift")
+        self._heard[message.sender] = (squared, summary)

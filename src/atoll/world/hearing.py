@@ -8,8 +8,17 @@ from atoll.world.base import Message, World
 
 __all__ = ["NOT_UNDERSTOOD", "hear"]
 
-NOT_UNDERSTOOD = (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError, struct.error)
-"""What reading a message that is none may raise."""
+NOT_UNDERSTOOD = (
+    ValueError,
+    KeyError,
+    TypeError,
+    IndexError,
+    AttributeError,
+    OverflowError,
+    RuntimeError,
+    struct.error,
+)
+"""What reading a message that is none may raise; torch says `RuntimeError` of bytes that are no tensor."""
 
 
 async def hear(world: World, channel: str, take: Callable[[Message], None]) -> None:
