@@ -120,7 +120,9 @@ def flexible(arguments: argparse.Namespace) -> None:
         f"flexible:ratio={ratio},way={way}" for ratio in (0.1, 0.01, 0.001) for way in ("direct", "ring", "tree", "own")
     ]
     for network in arguments.only or ["flexible-c1", "flexible-staircase"]:
-        found = _plan(arguments, network, ["flexible", *ways, "allreduce:direct,gradient"], "iid")
+        found = _plan(
+            arguments, network, ["flexible", *(arguments.strategies or ways), "allreduce:direct,gradient"], "iid"
+        )
         put(DOCUMENT, f"flexible {network}", f"**{network}**\n\n{_table(found, arguments.parameters)}")
         put(DOCUMENT, f"predictions {network}", _predictions(arguments, network))
 

@@ -157,7 +157,6 @@ def test_tests_mirror_the_source() -> None:
         "world/emulate/enter.py",
         "world/emulate/namespaces.py",
         "world/emulate/switch.py",
-        "report/board.py",
         "report/probe.py",
         "world/live/carrier.py",
         "world/live/desk.py",

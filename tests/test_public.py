@@ -95,6 +95,7 @@ PUBLIC = {
         "Transferred",
         "ViewChanged",
         "Waited",
+        "WayMeasured",
         "read_trace",
     ],
 }

@@ -169,7 +169,7 @@ def compare(plan: Plan, folder: Path, *, jobs: int, console: Console) -> Compari
 def _run(specs: list[RunSpec], folder: Path, jobs: int, console: Console, *, world: str = "sim") -> list[RunResult]:
     results: list[RunResult] = []
     running = emulate_all(specs, folder) if world == "emulate" else run_all(specs, folder, jobs=jobs)
-    with RunsProgress(console) as progress:
+    with RunsProgress(console, board=world == "emulate" or len(specs) == 1) as progress:
         for spec in specs:
             progress.add(folder / spec.file_name, spec.label, spec.limit_s)
         with closing(running) as runs:  # whatever happens, nothing is left running

@@ -47,6 +47,7 @@ __all__ = [
     "Transferred",
     "ViewChanged",
     "Waited",
+    "WayMeasured",
     "read_trace",
 ]
 
@@ -108,6 +109,19 @@ class ReachChanged(Event):
     node: str
     peer: str
     reachable: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WayMeasured(Event):
+    """What a node knows of its way to a peer that it reaches; recorded every few seconds over real links."""
+
+    node: str
+    peer: str
+    via: str
+    """Who hands on what they say to each other; empty where nobody has to."""
+    round_trip_s: float
+    rate: float
+    """Bytes a second that bulk gets; 0 where there was none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,4 +1,4 @@
-"""A board to look at while a node takes part in a live run: its peers, and how it gets on."""
+"""Boards to look at while a run goes on: what each node does, whom it reaches, and how it gets on."""
 
 from collections import deque
 
@@ -6,86 +6,192 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from atoll.trace import Computed, Event, Exchanged, Tested, TrainingStarted, ViewChanged, Waited
+from atoll.trace import (
+    Computed,
+    Event,
+    Exchanged,
+    FaultChanged,
+    ReachChanged,
+    Tested,
+    TrainingStarted,
+    Waited,
+    WayMeasured,
+)
 from atoll.world.base import Lane
 from atoll.world.live.session import Session
 from atoll.world.live.world import LiveWorld
 
-__all__ = ["Board"]
+__all__ = ["Board", "Pulse", "RunBoard"]
 
 OVER_S = 30.0
 """Shares and speeds are over so long."""
 
 
-class Board:
-    """Sees every event of a node, and draws what it has come to."""
+class Pulse:
+    """What a node has done of late, from its events."""
 
     def __init__(self) -> None:
-        self.world: LiveWorld | None = None
-        self._spans: deque[tuple[str, float, float]] = deque(maxlen=2000)
-        self._steps: deque[float] = deque(maxlen=2000)
+        self._spans: deque[tuple[type[Event], float, float]] = deque(maxlen=2000)
         self._tested: Tested | None = None
         self._exchanged: Exchanged | None = None
         self._rounds = 0
-        self._view: ViewChanged | None = None
-        self._task: TrainingStarted | None = None
+        self._rising = True
 
     def watch(self, event: Event) -> None:
-        if isinstance(event, Computed):
-            self._spans.append(("computing", event.since, event.at))
-            self._steps.append(event.at)
-        elif isinstance(event, Waited):
-            self._spans.append(("waiting", event.since, event.at))
+        if isinstance(event, Computed | Waited):
+            self._spans.append((type(event), event.since, event.at))
         elif isinstance(event, Tested):
             self._tested = event
         elif isinstance(event, Exchanged):
             self._exchanged = event
             self._rounds += 1
-        elif isinstance(event, ViewChanged):
-            self._view = event
         elif isinstance(event, TrainingStarted):
-            self._task = event
+            self._rising = event.rising
 
-    def _share(self, what: str, now: float) -> float:
-        since = max(0.0, now - OVER_S)
-        spans = [(max(start, since), end) for kind, start, end in self._spans if kind == what and end > since]
-        first = min((start for _, start, _ in self._spans), default=now)
-        return sum(end - start for start, end in spans) / max(now - max(since, first), 1e-9)
+    def share(self, what: type[Event], now: float) -> float:
+        """How much of the time it has computed, or waited."""
+        since = max(now - OVER_S, min((start for _, start, _ in self._spans), default=now))
+        spans = [(max(start, since), end) for kind, start, end in self._spans if kind is what and end > since]
+        return sum(end - start for start, end in spans) / max(now - since, 1e-9)
+
+    def speed(self, now: float) -> str:
+        recent = [(start, end) for kind, start, end in self._spans if kind is Computed and end > now - OVER_S]
+        speed = len(recent) / max(now - recent[0][0], 1e-9) if recent else 0.0
+        return f"{speed:.2f} steps/s"
+
+    @property
+    def measure(self) -> str:
+        if self._tested is None:
+            return ""
+        return f"accuracy {self._tested.measure:.1%}" if self._rising else f"loss {self._tested.measure:.3f}"
+
+    @property
+    def steps(self) -> int:
+        return self._tested.steps if self._tested else 0
+
+    def last_exchange(self, now: float) -> str:
+        last = self._exchanged
+        if last is None:
+            return ""
+        took = f"{last.at - last.since:.2f} s, " if last.at > last.since else ""
+        return f"{took}{now - last.at:.0f} s ago, among {last.members}"
+
+    def told(self, now: float) -> str:
+        """In a line."""
+        parts = [f"step {self.steps}, {self.measure}"] if self._tested else []
+        parts.append(self.speed(now))
+        parts.append(f"computing {self.share(Computed, now):.0%}, waiting {self.share(Waited, now):.0%}")
+        if self._exchanged:
+            parts.append(f"{self._rounds} exchanges, the last {self.last_exchange(now)}")
+        return ", ".join(parts)
+
+
+class Board:
+    """Of one node that takes part in a live run: sees all its events, and asks its world about its peers."""
+
+    def __init__(self) -> None:
+        self.world: LiveWorld | None = None
+        self._pulse = Pulse()
+
+    def watch(self, event: Event) -> None:
+        self._pulse.watch(event)
 
     def line(self) -> str:
         """In a line, where nobody can see a table."""
         assert self.world is not None
         now = self.world.now
         reached = sum(session.reachable for session in self.world.host.sessions.values())
-        return f"{now:.0f} s: {self.world.name}, {reached} peers reached, {self._progress(now)}"
-
-    def _progress(self, now: float) -> str:
-        recent = [at for at in self._steps if at > now - OVER_S]
-        speed = len(recent) / max(now - max(now - OVER_S, min(recent, default=now)), 1e-9) if recent else 0.0
-        parts = [f"{speed:.2f} steps/s"]
-        if self._tested and self._task:
-            measure = f"{self._tested.measure:.1%}" if self._task.rising else f"{self._tested.measure:.3f}"
-            parts.insert(0, f"step {self._tested.steps}, {'accuracy' if self._task.rising else 'loss'} {measure}")
-        parts.append(f"computing {self._share('computing', now):.0%}, waiting {self._share('waiting', now):.0%}")
-        if self._exchanged:
-            ago = now - self._exchanged.at
-            parts.append(f"{self._rounds} exchanges, the last {ago:.0f} s ago among {self._exchanged.members}")
-        return ", ".join(parts)
+        return f"{now:.0f} s: {self.world.name}, {reached} peers reached, {self._pulse.told(now)}"
 
     def __rich__(self) -> RenderableType:
         world = self.world
         if world is None:
             return Text("joining …")
-        table = Table(box=None, pad_edge=False)
-        for column in ("peer", "reached", "round trip", "rate"):
-            table.add_column(column, justify="left" if column in ("peer", "reached") else "right", no_wrap=True)
+        table = _table("peer", "reached", "round trip", "rate")
         known = [session for session in world.host.sessions.values() if session.id is not None]
         for session in known:
             table.add_row(*_row(session))
         if not known:
             table.add_row("nobody yet", "", "", "")
-        title = Text.assemble((world.name, "bold"), f"  {world.now:.0f} s  {self._progress(world.now)}")
+        title = Text.assemble((world.name, "bold"), f"  {world.now:.0f} s  {self._pulse.told(world.now)}")
         return Group(title, Text(), table)
+
+
+class RunBoard:
+    """Of all nodes of a run, from its trace while it is written."""
+
+    KINDS = (Computed, Waited, Tested, Exchanged, TrainingStarted, ReachChanged, WayMeasured, FaultChanged)
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._pulses: dict[str, Pulse] = {}
+        self._ways: dict[tuple[str, str], WayMeasured] = {}
+        self._away: set[tuple[str, str]] = set()
+        self._gone: set[str] = set()
+        self._started: TrainingStarted | None = None
+
+    def watch(self, event: Event) -> None:
+        self.now = max(self.now, event.at)
+        if isinstance(event, TrainingStarted):
+            self._started = event
+        elif isinstance(event, ReachChanged):
+            (self._away.discard if event.reachable else self._away.add)((event.node, event.peer))
+        elif isinstance(event, WayMeasured):
+            self._ways[event.node, event.peer] = event
+        elif isinstance(event, FaultChanged):
+            if event.fault.startswith("crash"):
+                (self._gone.update if event.on else self._gone.difference_update)(event.nodes)
+        else:
+            node = getattr(event, "node", "")
+            if node not in self._pulses:
+                pulse = self._pulses[node] = Pulse()
+                if self._started:
+                    pulse.watch(self._started)
+            self._pulses[node].watch(event)
+
+    def __rich__(self) -> RenderableType:
+        heads = ["node", "peers", *(["round trip", "rate"] if self._ways else []), "step", "speed", "", "computing"]
+        table = _table(*heads, "waiting", "last exchange")
+        for name, pulse in sorted(self._pulses.items()):
+            now = self.now
+            doing = [
+                str(pulse.steps),
+                pulse.speed(now),
+                pulse.measure,
+                f"{pulse.share(Computed, now):.0%}",
+                f"{pulse.share(Waited, now):.0%}",
+                pulse.last_exchange(now),
+            ]
+            table.add_row(name, *self._reach(name), *doing)
+        return table
+
+    def _reach(self, name: str) -> list[str]:
+        peers = [other for other in self._pulses if other != name]
+        here = [other for other in peers if (name, other) not in self._away and other not in self._gone]
+        ways = [self._ways[name, other] for other in here if (name, other) in self._ways]
+        relayed = sum(way.via != "" for way in ways)
+        told = "killed" if name in self._gone else f"{len(here)} of {len(peers)}"
+        told += f", {relayed} relayed" if relayed else ""
+        if not self._ways:
+            return [told]
+        trips = [way.round_trip_s * 1e3 for way in ways if way.round_trip_s]
+        rates = [way.rate * 8 / 1e6 for way in ways if way.rate]
+        return [told, _range(trips, "ms"), _range(rates, "Mbit/s")]
+
+
+def _range(values: list[float], unit: str) -> str:
+    if not values:
+        return ""
+    least, most = f"{min(values):.3g}", f"{max(values):.3g}"
+    return f"{least} {unit}" if least == most else f"{least}–{most} {unit}"
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for column in columns:
+        is_text = column in ("node", "peer", "peers", "reached", "last exchange", "")
+        table.add_column(column, justify="left" if is_text else "right", no_wrap=True)
+    return table
 
 
 def _row(session: Session) -> list[str]:

@@ -7,7 +7,22 @@ from pathlib import Path
 
 import numpy as np
 
-from atoll.trace import Emulated, Event, FaultChanged, RunEnded, Tested, Trace, TraceTail, read_trace
+from atoll.trace import (
+    Computed,
+    Emulated,
+    Event,
+    Exchanged,
+    FaultChanged,
+    ReachChanged,
+    RunEnded,
+    Tested,
+    Trace,
+    TraceTail,
+    TrainingStarted,
+    Waited,
+    WayMeasured,
+    read_trace,
+)
 from atoll.train.live import settings_for
 from atoll.train.parts import data_used
 from atoll.train.run import RunSpec
@@ -20,6 +35,7 @@ __all__ = ["emulate_all", "is_valid", "run_emulated"]
 
 LOOK_EVERY_S = 0.2
 NODE_TRACES = "node.*.jsonl"
+FOLLOWED = (Computed, Exchanged, FaultChanged, ReachChanged, Tested, TrainingStarted, Waited, WayMeasured)
 LATE_SHARE, CPU_SHARE = 0.05, 0.8
 """A switch that delivers more of its packets late, or is busier, is not to be believed."""
 
@@ -44,7 +60,7 @@ def emulate_all(specs: list[RunSpec], folder: Path) -> Generator[RunSpec | None,
 def run_emulated(spec: RunSpec, trace_path: Path) -> Generator[None, None, None]:
     """Runs in real time on an emulated network, until the target is reached by all, or by half long ago, or the limit.
 
-    The trace grows by tests while it runs, and has everything, in order, at the end.
+    The trace grows by what people like to follow while it runs, and has everything, in order, at the end.
     """
     nodes = trace_path.with_suffix("")
     shutil.rmtree(nodes, ignore_errors=True)
@@ -66,12 +82,11 @@ def run_emulated(spec: RunSpec, trace_path: Path) -> Generator[None, None, None]
             live = set(spec.network.node_names)
             while running.poll(LOOK_EVERY_S):
                 for file in [nodes / SWITCH_TRACE, *nodes.glob(NODE_TRACES)]:
-                    tails.setdefault(file, TraceTail(file, Tested, FaultChanged))
+                    tails.setdefault(file, TraceTail(file, *FOLLOWED))
                 news = [event for tail in tails.values() for event in tail.look()]
                 for event in sorted(news, key=lambda event: event.at):
                     _follow(event, verdict, live)
-                    if isinstance(event, Tested):
-                        progress.record(event)
+                    progress.record(event)
                 progress.flush()
                 if reason == "time limit" and verdict.is_over(running.now, live):
                     reason = "target reached"

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from atoll.errors import UnknownPeer, nearest
 from atoll.seeds import derive, stream
-from atoll.trace import Computed, Event, MessageRefused, ReachChanged, Recorder, Transferred
+from atoll.trace import Computed, Event, MessageRefused, ReachChanged, Recorder, Transferred, WayMeasured
 from atoll.world.base import Buffer, Lane, Message, Peer, World, frame_bytes
 from atoll.world.live.boxes import Outgoing
 from atoll.world.live.frames import Opening
@@ -26,6 +26,7 @@ __all__ = ["LivePeer", "LiveWorld"]
 
 T = TypeVar("T")
 FLUSH_S = 0.2
+MEASURED_EVERY_S = 2.0
 
 
 class LiveWorld(World):
@@ -88,7 +89,10 @@ class LiveWorld(World):
             on_refused=self._refused,
         )
         self.host.age = lambda: self.now
-        self._flushing = asyncio.create_task(self._keep_flushing(), name="flushing the trace")
+        self._telling = [
+            asyncio.create_task(self._keep_flushing(), name="flushing the trace"),
+            asyncio.create_task(self._keep_measuring(), name="recording ways"),
+        ]
         self._peers = {each: LivePeer(self, self.host.sessions[each]) for each in names if each != name}
 
     @property
@@ -181,7 +185,8 @@ class LiveWorld(World):
     async def close(self, *, flush_s: float = 1.0) -> None:
         """Leaves: what was sent to those who are here arrives first, if it can be done soon."""
         await self.host.flush(flush_s)
-        self._flushing.cancel()
+        for task in self._telling:
+            task.cancel()
         await self.host.close()
         self._thread.shutdown(wait=False, cancel_futures=True)
 
@@ -190,6 +195,23 @@ class LiveWorld(World):
         while True:
             await asyncio.sleep(FLUSH_S)
             self._trace.flush()
+
+    async def _keep_measuring(self) -> None:
+        while True:
+            await asyncio.sleep(MEASURED_EVERY_S)
+            for session in self.host.sessions.values():
+                carrier = session.carrier(Lane.CONTROL)
+                if carrier is not None and session.reachable:
+                    self.record(
+                        WayMeasured(
+                            at=self.now,
+                            node=self._name,
+                            peer=session.name,
+                            via=carrier.via or "",
+                            round_trip_s=session.round_trip_s,
+                            rate=session.rate,
+                        )
+                    )
 
     # What the host tells ---
 
