@@ -153,7 +153,6 @@ def test_tests_mirror_the_source() -> None:
         "world/base.py",
         "world/connection.py",
         "world/finishes.py",
-        "world/mailbox.py",
         "world/emulate/enter.py",
         "world/emulate/namespaces.py",
         "world/emulate/switch.py",

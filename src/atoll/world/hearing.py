@@ -6,7 +6,7 @@ from collections.abc import Callable
 from atoll.trace import MessageRefused
 from atoll.world.base import Message, World
 
-__all__ = ["NOT_UNDERSTOOD", "hear"]
+__all__ = ["NOT_UNDERSTOOD", "hear", "refuse"]
 
 NOT_UNDERSTOOD = (
     ValueError,
@@ -28,5 +28,9 @@ async def hear(world: World, channel: str, take: Callable[[Message], None]) -> N
         try:
             take(message)
         except NOT_UNDERSTOOD as error:
-            why = f"not understood ({type(error).__name__}: {error})"
-            world.record(MessageRefused(at=world.now, node=world.name, sender=message.sender, channel=channel, why=why))
+            refuse(world, message, f"not understood ({type(error).__name__}: {error})")
+
+
+def refuse(world: World, message: Message, why: str = "nobody has received it for long") -> None:
+    """Says that a message was of no use."""
+    world.record(MessageRefused(at=world.now, node=world.name, sender=message.sender, channel=message.channel, why=why))

@@ -8,6 +8,11 @@ from atoll.world.base import Message
 
 __all__ = ["Mailbox", "Mailboxes", "Waiter"]
 
+MOST_MESSAGES = 10_000
+MOST_BYTES = 1 << 30
+LEAST_MESSAGES = 8
+"""So many of a sender are kept, however large they are."""
+
 
 class Waiter:
     """A receive that has nothing to return yet."""
@@ -32,11 +37,10 @@ class Mailbox:
     has come leaves the message where it was.
     """
 
-    __slots__ = ("_arrived", "_order", "waiters")
+    __slots__ = ("_arrived", "waiters")
 
     def __init__(self) -> None:
         self._arrived: dict[str, deque[tuple[int, Message]]] = {}
-        self._order = 0
         self.waiters: list[Waiter] = []
 
     @property
@@ -46,9 +50,8 @@ class Mailbox:
     def __len__(self) -> int:
         return sum(len(messages) for messages in self._arrived.values())
 
-    def put(self, message: Message) -> None:
-        self._order += 1
-        self._arrived.setdefault(message.sender, deque()).append((self._order, message))
+    def put(self, order: int, message: Message) -> None:
+        self._arrived.setdefault(message.sender, deque()).append((order, message))
         self.wake_one()
 
     def wake_one(self) -> None:
@@ -58,47 +61,86 @@ class Mailbox:
                 waiter.wake.set_result(None)
                 return
 
-    def get(self, sender: str | None) -> Message | None:
+    def get(self, sender: str | None) -> tuple[int, Message] | None:
+        """The oldest, of a sender or of all."""
         if sender is None:
             sender = min(self._arrived, key=lambda name: self._arrived[name][0][0], default=None)
         if sender is None or sender not in self._arrived:
             return None
-        _, message = self._arrived[sender].popleft()
+        found = self._arrived[sender].popleft()
         if not self._arrived[sender]:
             del self._arrived[sender]
-        return message
+        return found
+
+
+class _Held:
+    """What one sender has sent and nobody has received, oldest first."""
+
+    __slots__ = ("bytes", "channels")
+
+    def __init__(self) -> None:
+        self.channels: dict[int, str] = {}
+        self.bytes = 0
 
 
 class Mailboxes:
     """All that has arrived at a node and was not received yet, by channel.
 
+    A sender's messages that nobody receives (of a round that was given up, or nonsense) do not pile up: beyond a bound
+    the oldest make room.
+
     Args:
         pause: awaited before a receive returns; a node that stands still receives nothing.
+        dropped: told of every message that made room.
     """
 
-    __slots__ = ("_boxes", "_pause")
+    __slots__ = ("_boxes", "_dropped", "_held", "_order", "_pause")
 
-    def __init__(self, pause: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, pause: Callable[[], Awaitable[None]], dropped: Callable[[Message], None]) -> None:
         self._boxes: dict[str, Mailbox] = {}
+        self._held: dict[str, _Held] = {}
+        self._order = 0
         self._pause = pause
+        self._dropped = dropped
 
     def __len__(self) -> int:
         """How many messages have arrived and were not received."""
         return sum(len(mailbox) for mailbox in self._boxes.values())
 
     def deliver(self, message: Message) -> None:
-        mailbox = self._boxes.get(message.channel)
+        self._order += 1
+        held = self._held.setdefault(message.sender, _Held())
+        held.channels[self._order] = message.channel
+        held.bytes += _size(message)
+        self._box(message.channel).put(self._order, message)
+        while len(held.channels) > MOST_MESSAGES or (held.bytes > MOST_BYTES and len(held.channels) > LEAST_MESSAGES):
+            channel = next(iter(held.channels.values()))
+            oldest = self._take(self._boxes[channel], message.sender)
+            assert oldest is not None
+            self._tidy(channel, self._boxes[channel])
+            self._dropped(oldest)
+
+    def _box(self, channel: str) -> Mailbox:
+        mailbox = self._boxes.get(channel)
         if mailbox is None:
-            mailbox = self._boxes[message.channel] = Mailbox()
-        mailbox.put(message)
+            mailbox = self._boxes[channel] = Mailbox()
+        return mailbox
+
+    def _take(self, mailbox: Mailbox, sender: str | None) -> Message | None:
+        found = mailbox.get(sender)
+        if found is None:
+            return None
+        order, message = found
+        held = self._held[message.sender]
+        del held.channels[order]
+        held.bytes -= _size(message)
+        return message
 
     async def receive(self, sender: str | None, channel: str) -> Message:
         """The next message on a channel, of a sender or of anybody."""
         await self._pause()
-        mailbox = self._boxes.get(channel)
-        if mailbox is None:
-            mailbox = self._boxes[channel] = Mailbox()
-        message = None if any(waiter.may_take(sender) for waiter in mailbox.waiters) else mailbox.get(sender)
+        mailbox = self._box(channel)
+        message = None if any(waiter.may_take(sender) for waiter in mailbox.waiters) else self._take(mailbox, sender)
         place = len(mailbox.waiters)
         while message is None:
             waiter = Waiter(channel, sender)
@@ -113,7 +155,7 @@ class Mailboxes:
             place = mailbox.waiters.index(waiter)
             del mailbox.waiters[place]
             await self._pause()
-            message = mailbox.get(sender)
+            message = self._take(mailbox, sender)
         mailbox.wake_one()
         self._tidy(channel, mailbox)
         return message
@@ -128,3 +170,8 @@ class Mailboxes:
 
     def clear(self) -> None:
         self._boxes.clear()
+        self._held.clear()
+
+
+def _size(message: Message) -> int:
+    return len(message.head) + memoryview(message.body).nbytes

@@ -13,6 +13,7 @@ from atoll.network import Node
 from atoll.seeds import derive, stream
 from atoll.trace import Computed, Event
 from atoll.world.base import Lane, Message, World
+from atoll.world.hearing import refuse
 from atoll.world.mailbox import Mailboxes, Waiter
 from atoll.world.peer import Order, SimPeer
 
@@ -45,7 +46,7 @@ class SimWorld(World):
     def __init__(self, simulation: "Simulation", node: Node) -> None:
         self.simulation = simulation
         self._node = node
-        self._mailboxes = Mailboxes(self._standing_still)
+        self._mailboxes = Mailboxes(self._standing_still, lambda message: refuse(self, message))
         self._orders: dict[tuple[str, Lane], Order] = {}
         self._peers: dict[str, SimPeer] = {}
         self._processor: asyncio.Lock | None = None

@@ -15,6 +15,7 @@ from atoll.errors import UnknownPeer, nearest
 from atoll.seeds import derive, stream
 from atoll.trace import Computed, Event, MessageRefused, ReachChanged, Recorder, Transferred, WayMeasured
 from atoll.world.base import Buffer, Lane, Message, Peer, World, frame_bytes
+from atoll.world.hearing import refuse
 from atoll.world.live.boxes import Outgoing
 from atoll.world.live.frames import Opening
 from atoll.world.live.host import Host
@@ -69,7 +70,7 @@ class LiveWorld(World):
         self._is_late = is_late
         self.step_s = step_s
         self._random = stream(seed, "node", name)
-        self._mailboxes = Mailboxes(_at_once)
+        self._mailboxes = Mailboxes(_at_once, lambda message: refuse(self, message))
         self._computing = asyncio.Lock()
         self._loop, self._loop_thread = asyncio.get_running_loop(), threading.get_ident()
         self.slowness: Callable[[float], float] = lambda _now: 1.0
