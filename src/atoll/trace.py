@@ -250,6 +250,8 @@ class Emulated(Event):
     the switch's share of a core, and whether the run is to be believed.
     """
 
+    by: str
+    """How nodes were joined: `tun`, `veth`, or `proxy`, with which outages are kinder than real ones."""
     packets: int
     late_share: float
     latest_s: float

@@ -7,7 +7,7 @@ import pytest
 
 from atoll.network import parse_network
 from atoll.report.results import read_folder, read_result
-from atoll.trace import DataUsed, Emulated, Exchanged, FaultChanged, Joined, read_trace
+from atoll.trace import DataUsed, Emulated, Exchanged, FaultChanged, Joined, Trace, read_trace
 from atoll.train import RunSpec, simulate
 from atoll.train.emulated import run_emulated
 from atoll.world.faults import parse_faults
@@ -66,6 +66,10 @@ def test_a_switch_that_was_late_is_told(tmp_path: Path) -> None:
     path = tmp_path / "strategy.none.seed0.jsonl"
     simulate(RunSpec(network=NETWORK, task="digits", strategy="none", limit_s=5.0), path)
     lines = path.read_text().splitlines(keepends=True)
-    late = '{"kind":"emulated","at":5.0,"packets":9,"late_share":0.5,"latest_s":0.2,"cpu_share":1.0,"valid":false}\n'
+    about = Emulated(at=5.0, by="tun", packets=9, late_share=0.5, latest_s=0.2, cpu_share=1.0, valid=False)
+    with Trace(tmp_path / "late.jsonl") as trace:
+        trace.record(about)
+    late = (tmp_path / "late.jsonl").read_text().splitlines(keepends=True)[-1]
+    (tmp_path / "late.jsonl").unlink()
     path.write_text("".join([*lines[:-1], late, lines[-1]]))
     assert "In 1 of 1 runs the emulated network was late" in read_folder(tmp_path).warning

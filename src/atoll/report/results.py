@@ -65,6 +65,8 @@ class RunResult:
     """The share of the training examples that were used at least once."""
     valid: bool
     """Whether it is to be believed: the switch of an emulated network may have been too slow."""
+    by_proxy: bool
+    """Whether links were emulated by proxies, which are kinder than real ones."""
     curve: tuple[tuple[float, float], ...]
     """The mean of the nodes' latest tests, over time."""
 
@@ -115,6 +117,7 @@ def read_result(path: Path) -> RunResult | None:
         final=median(finals) if finals else None,
         data_used=next((event.used / event.examples for event in events if isinstance(event, DataUsed)), None),
         valid=all(event.valid for event in events if isinstance(event, Emulated)),
+        by_proxy=any(event.by == "proxy" for event in events if isinstance(event, Emulated)),
         curve=tuple(_curve(events)),
     )
 
@@ -220,11 +223,15 @@ class Comparison:
     def warning(self) -> str:
         """What to know before believing it."""
         late = sum(not run.valid for run in self.results)
-        return (
-            f"In {late} of {len(self.results)} runs the emulated network was late: use a quieter machine."
-            if late
-            else ""
-        )
+        told = []
+        if late:
+            told.append(f"In {late} of {len(self.results)} runs the emulated network was late: use a quieter machine.")
+        if any(run.by_proxy for run in self.results):
+            told.append(
+                "Links were emulated by proxies, since this system allows no network namespaces: "
+                "outages are kinder than real ones."
+            )
+        return " ".join(told)
 
     def rows(self) -> list[Row]:
         """One for each strategy, the fastest first; who did not arrive comes last."""

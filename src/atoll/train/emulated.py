@@ -124,6 +124,7 @@ def _merge(nodes: Path, trace_path: Path, reason: str, stats: SwitchStats) -> No
         trace.record(
             Emulated(
                 at=ended_s,
+                by=stats.by,
                 packets=stats.delivered,
                 late_share=stats.late_share,
                 latest_s=stats.latest_s,

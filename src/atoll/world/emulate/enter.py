@@ -1,7 +1,7 @@
 """Runs a command in a network namespace: `python -m atoll.world.emulate.enter NUMBER COMMAND …`.
 
-The number is that of an open file of the namespace.  The process that wants the command run may have threads, and the
-system lets no such process change its namespace; this one has none.
+The number is that of an open file of the namespace; -1: this one.  The process that wants the command run may have
+threads, and the system lets no such process change its namespace; this one has none.
 """
 
 import os
@@ -11,5 +11,6 @@ from atoll.world.emulate.namespaces import end_with_parent, enter
 
 if __name__ == "__main__":
     end_with_parent()
-    enter(int(sys.argv[1]))
+    if int(sys.argv[1]) >= 0:
+        enter(int(sys.argv[1]))
     os.execv(sys.argv[2], sys.argv[2:])  # noqa: S606 - what it is for

@@ -1,5 +1,8 @@
-"""Network namespaces with a tunnel device in each, by the system's own calls; no root needed where user namespaces are
-allowed.
+"""Network namespaces with a device in each whose packets this process takes, by the system's own calls; no root needed
+where user namespaces are allowed.
+
+The device is a tunnel (`tun`), or where those cannot be opened one end of a virtual cable whose other end is here
+(`veth`).
 
 To be used by a process without threads that has not loaded torch: the system refuses others.
 """
@@ -13,9 +16,7 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-from atoll.errors import EmulationError
-
-__all__ = ["DEVICE", "Tap", "address_of", "become_root_inside", "enter", "make_tap"]
+__all__ = ["DEVICE", "Tap", "address_of", "become_root_inside", "enter", "make_tap", "set_up_loopback"]
 
 DEVICE = "wan0"
 MTU = 1500
@@ -24,9 +25,18 @@ _TUNSETIFF, _TUNSETOFFLOAD = 0x400454CA, 0x400454D0
 _IFF_TUN, _IFF_NO_PI, _IFF_VNET_HDR = 0x0001, 0x1000, 0x4000
 _TUN_F_CSUM, _TUN_F_TSO4 = 0x01, 0x02
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _SIOCSIFADDR, _SIOCSIFNETMASK, _SIOCSIFMTU = 0x8913, 0x8914, 0x8916, 0x891C, 0x8922
-_IFF_UP_RUNNING = 0x41
-_RTM_NEWLINK, _NLM_F_REQUEST_ACK, _IFLA_TXQLEN = 16, 5, 13
+_IFF_UP_RUNNING, _IFF_NOARP = 0x41, 0x80
+_SIOCETHTOOL, _ETHTOOL_STXCSUM, _ETHTOOL_STSO, _ETHTOOL_SGSO = 0x8946, 0x17, 0x1F, 0x24
+_RTM_NEWLINK, _NLM_F_REQUEST_ACK, _NLM_F_CREATE_EXCL = 16, 0x5, 0x600
+_IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_TXQLEN, _IFLA_LINKINFO, _IFLA_NET_NS_FD = 1, 3, 13, 18, 28
+_IFLA_INFO_KIND, _IFLA_INFO_DATA, _VETH_INFO_PEER = 1, 2, 1
+_SOL_PACKET, _PACKET_VNET_HDR, _ETH_P_IP = 263, 15, 0x0800
+_SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33
+_VNET_BYTES, _ETHERNET_BYTES = 10, 14
+_HARDWARE_ADDRESS = bytes([2, 0, 0, 0, 0, 1])
+_TUNNELS = "/dev/net/tun"
 QUEUE_PACKETS = 10_000
+CABLE_BUFFER_BYTES = 64 << 20
 _SYSCTLS = {
     "net/ipv6/conf/all/disable_ipv6": "1",
     "net/ipv4/tcp_wmem": "4096 65536 67108864",
@@ -42,17 +52,20 @@ def _call(name: str, *arguments: int) -> None:
 
 
 def become_root_inside() -> None:
-    """Makes this process the root of a user namespace of its own, unless it is root already."""
-    if os.geteuid() == 0:
+    """Moves this process into a network namespace of its own, and if it may not do just that, makes it the root of a
+    user namespace of its own, which may.
+
+    Raises:
+        OSError: the system does not allow that either.
+    """
+    try:
+        _call("unshare", _CLONE_NEWNET)
+    except PermissionError:
+        pass
+    else:
         return
     user, group = os.getuid(), os.getgid()
-    try:
-        _call("unshare", _CLONE_NEWUSER | _CLONE_NEWNET)
-    except OSError as error:
-        raise EmulationError(
-            f"this system does not let you make a user namespace ({error.strerror}): allow it "
-            "(sysctl kernel.unprivileged_userns_clone=1, or user.max_user_namespaces above 0), or run as root"
-        ) from None
+    _call("unshare", _CLONE_NEWUSER | _CLONE_NEWNET)
     Path("/proc/self/setgroups").write_text("deny")
     Path("/proc/self/uid_map").write_text(f"0 {user} 1")
     Path("/proc/self/gid_map").write_text(f"0 {group} 1")
@@ -65,7 +78,9 @@ class Tap:
     namespace: int
     device: int
     header_bytes: int
-    """What precedes every packet: how it is to be cut into segments."""
+    """What precedes every packet."""
+    segments: bool
+    """Whether that says first into how many segments it is to be cut."""
 
 
 def address_of(place: int) -> str:
@@ -73,24 +88,28 @@ def address_of(place: int) -> str:
     return f"10.77.{place // 250}.{place % 250 + 1}"
 
 
-def make_tap(place: int, *, segments: bool) -> Tap:
+def make_tap(place: int, *, segments: bool, tunnel: bool = True) -> Tap:
     """Makes a namespace with a device in it, and comes back to where this process was.
 
     Args:
         place: which node it is for.
         segments: whether the system hands over many segments at once, which is quicker; on links that lose packets it
             would lose them all at once.
+        tunnel: whether the device is a tunnel; else a virtual cable.
     """
     home = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        _call("unshare", _CLONE_NEWNET)
-    except OSError as error:
-        os.close(home)
-        raise EmulationError(f"this system does not let you make a network namespace ({error.strerror})") from None
+    other_end = f"{DEVICE}-{place}"
+    _call("unshare", _CLONE_NEWNET)
     try:
         namespace = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-        device = _open_device(segments=segments)
-        _set_up("lo")
+        device = -1
+        if tunnel:
+            device = _open_tunnel(segments=segments)
+        else:
+            _add_cable(DEVICE, other_end, home)
+            if not segments:
+                _switch_off_offload(DEVICE)
+        set_up_loopback()
         for name, value in _SYSCTLS.items():
             try:
                 Path("/proc/sys", name).write_text(value)
@@ -98,26 +117,61 @@ def make_tap(place: int, *, segments: bool) -> Tap:
                 if error.errno not in (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS):
                     raise
         _set_up(DEVICE, address_of(place))
-        _set_queue(DEVICE, QUEUE_PACKETS)
+        if tunnel:
+            _set_queue(DEVICE, QUEUE_PACKETS)
     finally:
         _call("setns", home, _CLONE_NEWNET)
         os.close(home)
-    return Tap(namespace, device, 10 if segments else 0)
+    if not tunnel:
+        device = _open_cable(other_end, segments=segments)
+    header_bytes = (_VNET_BYTES if segments else 0) + (0 if tunnel else _ETHERNET_BYTES)
+    return Tap(namespace, device, header_bytes, segments)
 
 
-def _open_device(*, segments: bool) -> int:
-    try:
-        device = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        raise EmulationError(
-            f"/dev/net/tun cannot be opened ({error.strerror}): emulation needs it; "
-            "load the module tun, or let your container have the device"
-        ) from None
+def _open_tunnel(*, segments: bool) -> int:
+    device = os.open(_TUNNELS, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
     flags = _IFF_TUN | _IFF_NO_PI | (_IFF_VNET_HDR if segments else 0)
     fcntl.ioctl(device, _TUNSETIFF, struct.pack("16sH22x", DEVICE.encode(), flags))
     if segments:
         fcntl.ioctl(device, _TUNSETOFFLOAD, _TUN_F_CSUM | _TUN_F_TSO4)
     return device
+
+
+def _open_cable(name: str, *, segments: bool) -> int:
+    """What reads and writes at this end of a virtual cable."""
+    _set_up(name)
+    sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC, 0)
+    if segments:
+        sock.setsockopt(_SOL_PACKET, _PACKET_VNET_HDR, 1)
+    sock.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, CABLE_BUFFER_BYTES)
+    sock.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, CABLE_BUFFER_BYTES)
+    sock.bind((name, _ETH_P_IP))
+    return sock.detach()
+
+
+def _add_cable(name: str, other_name: str, other_namespace: int) -> None:
+    """A virtual cable from here to another namespace.
+
+    All ends here have the same hardware address, and do not ask for others': so packets need no new one on their way.
+    """
+    other = struct.pack("BxHiII", 0, 0, 0, 0, 0) + _attribute(_IFLA_IFNAME, other_name.encode() + b"\0")
+    other += _attribute(_IFLA_NET_NS_FD, struct.pack("I", other_namespace))
+    data = _attribute(_IFLA_INFO_DATA, _attribute(_VETH_INFO_PEER, other))
+    info = _attribute(_IFLA_LINKINFO, _attribute(_IFLA_INFO_KIND, b"veth") + data)
+    body = struct.pack("BxHiII", 0, 0, 0, 0, 0) + _attribute(_IFLA_IFNAME, name.encode() + b"\0")
+    _netlink(_NLM_F_REQUEST_ACK | _NLM_F_CREATE_EXCL, body + _attribute(_IFLA_ADDRESS, _HARDWARE_ADDRESS) + info)
+
+
+def _attribute(kind: int, value: bytes) -> bytes:
+    return struct.pack("HH", 4 + len(value), kind) + value + bytes(-len(value) % 4)
+
+
+def _switch_off_offload(name: str) -> None:
+    """Has the system cut segments and compute checksums itself."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        for command in (_ETHTOOL_STSO, _ETHTOOL_SGSO, _ETHTOOL_STXCSUM):
+            value = ctypes.create_string_buffer(struct.pack("II", command, 0))
+            fcntl.ioctl(sock, _SIOCETHTOOL, struct.pack("16sP16x", name.encode(), ctypes.addressof(value)))
 
 
 def _set_up(name: str, address: str | None = None) -> None:
@@ -133,15 +187,24 @@ def _set_up(name: str, address: str | None = None) -> None:
             request(sock, _SIOCSIFNETMASK, packed("255.255.0.0"))
             request(sock, _SIOCSIFMTU, struct.pack("i", MTU))
         (flags,) = struct.unpack_from("H", request(sock, _SIOCGIFFLAGS, b""), 16)
-        request(sock, _SIOCSIFFLAGS, struct.pack("H", flags | _IFF_UP_RUNNING))
+        request(sock, _SIOCSIFFLAGS, struct.pack("H", flags | _IFF_UP_RUNNING | _IFF_NOARP))
+
+
+def set_up_loopback() -> None:
+    """A new namespace has its own, and it is down."""
+    _set_up("lo")
 
 
 def _set_queue(name: str, packets: int) -> None:
     """By netlink, since the call that is older wants the real root."""
+    about = struct.pack("BxHiII", 0, 0, socket.if_nametoindex(name), 0, 0)
+    _netlink(_NLM_F_REQUEST_ACK, about + struct.pack("HHI", 8, _IFLA_TXQLEN, packets))
+
+
+def _netlink(flags: int, body: bytes) -> None:
+    """Makes or changes a device."""
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as sock:
-        body = struct.pack("BxHiII", 0, 0, socket.if_nametoindex(name), 0, 0)
-        body += struct.pack("HHI", 8, _IFLA_TXQLEN, packets)
-        sock.send(struct.pack("IHHII", 16 + len(body), _RTM_NEWLINK, _NLM_F_REQUEST_ACK, 1, 0) + body)
+        sock.send(struct.pack("IHHII", 16 + len(body), _RTM_NEWLINK, flags, 1, 0) + body)
         (error,) = struct.unpack_from("i", sock.recv(4096), 16)
         if error:
             raise OSError(-error, os.strerror(-error))

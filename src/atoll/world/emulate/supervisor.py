@@ -23,12 +23,14 @@ from atoll.errors import EmulationError
 from atoll.network import Network, Node
 from atoll.trace import FaultChanged, RunEnded, RunStarted, Trace
 from atoll.version import VERSION
-from atoll.world.emulate.namespaces import Tap, address_of, become_root_inside, make_tap
+from atoll.world.emulate.namespaces import Tap, address_of, become_root_inside, make_tap, set_up_loopback
+from atoll.world.emulate.proxy import HOST, Proxies, free_ports
 from atoll.world.emulate.switch import Switch, SwitchStats
 from atoll.world.faults import MESSAGE_KINDS, Fault
+from atoll.world.live.keys import Address
 from atoll.world.live.process import NodeFile
 
-__all__ = ["Emulation", "Running", "emulate"]
+__all__ = ["Emulation", "Running", "emulate", "join_nodes"]
 
 PORT = 7700
 START_S = 180.0
@@ -38,6 +40,7 @@ MEMORY_EVERY_S = 0.5
 CONGESTION = "cubic"
 """What most machines have, and what simulations model: it must not depend on this machine's own choice."""
 SWITCH_TRACE = "switch.jsonl"
+WAYS = ("tun", "veth", "proxy")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +56,8 @@ class Emulation:
     seed: int = 0
     faults: tuple[Fault, ...] = ()
     limit_s: float = 600.0
+    by: str = ""
+    """How nodes are joined to the switch, of `WAYS`; the first that this system allows if it is empty."""
 
 
 class Running:
@@ -125,12 +130,34 @@ def emulate(what: Emulation) -> Iterator[Running]:
 def _supervise(what: Emulation, connection: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is told by who started it
     try:
-        become_root_inside()
-        _Supervisor(what, connection).run()
+        by, taps = join_nodes(what)
+        _Supervisor(what, connection, by, taps).run()
     except EmulationError as error:
         _tell(connection, "failed", str(error))
     except OSError as error:
         _tell(connection, "failed", f"emulation: {error}")
+
+
+def join_nodes(what: Emulation) -> tuple[str, dict[str, Tap]]:
+    """Namespaces and devices, by the first way that is allowed."""
+    refused = {}
+    try:
+        become_root_inside()
+        set_up_loopback()
+    except OSError as error:
+        refused["tun"] = refused["veth"] = f"no namespace may be made ({error.strerror})"
+    lossy = any(way.loss for link in what.network.links for way in (link.there, link.back))
+    for by in [what.by] if what.by else [way for way in WAYS if way not in refused]:
+        if by in refused:
+            break
+        if by == "proxy":
+            return by, {}
+        try:
+            names = enumerate(what.network.node_names)
+            return by, {name: make_tap(place, segments=not lossy, tunnel=by == "tun") for place, name in names}
+        except OSError as error:
+            refused[by] = f"{error.strerror} {error.filename or ''}".strip()
+    raise EmulationError("; ".join(f"{by}: {why}" for by, why in refused.items()))
 
 
 def _tell(connection: Connection, kind: str, value: Any) -> None:
@@ -140,17 +167,18 @@ def _tell(connection: Connection, kind: str, value: Any) -> None:
 
 
 class _Supervisor:
-    def __init__(self, what: Emulation, connection: Connection) -> None:
+    def __init__(self, what: Emulation, connection: Connection, by: str, taps: dict[str, Tap]) -> None:
         self._what = what
         self._connection = connection
         network = what.network
-        lossy = any(way.loss for link in network.links for way in (link.there, link.back))
-        self._taps: dict[str, Tap] = {
-            name: make_tap(place, segments=not lossy) for place, name in enumerate(network.node_names)
-        }
+        self._taps = taps
         self._secret = os.urandom(32).hex()
         self._trace = Trace(what.folder / SWITCH_TRACE)
-        self._switch = Switch(network, self._taps, seed=what.seed, trace=self._trace)
+        self._switch = Switch(network, taps, seed=what.seed, trace=self._trace)
+        self._switch.stats.by = by
+        self._listen: dict[str, Address] = {}
+        self._addresses: dict[tuple[str, str], Address] = {}
+        self._place_all()
         self._nodes: dict[str, subprocess.Popen[bytes]] = {}
         self._lives: Counter[str] = Counter()
         self._killed: set[str] = set()
@@ -160,6 +188,21 @@ class _Supervisor:
         self._ready: set[str] = set()
         self._begin_at: float | None = None
         self._is_ending = False
+
+    def _place_all(self) -> None:
+        """Where every node listens, and where it finds each of the others."""
+        names = self._what.network.node_names
+        if self._taps:
+            self._listen = {name: (address_of(place), PORT) for place, name in enumerate(names)}
+            self._addresses = {(one, other): self._listen[other] for one in names for other in names if one != other}
+            return
+        if any(fault.kind in MESSAGE_KINDS for fault in self._what.faults):
+            raise EmulationError(
+                "without namespaces, which this system does not allow, packets cannot be spoilt or delayed"
+            )
+        ports = dict(zip(names, free_ports(len(names)), strict=True))
+        self._listen = {name: (HOST, port) for name, port in ports.items()}
+        self._addresses = Proxies(self._switch, ports).addresses
 
     def run(self) -> None:
         network, what = self._what.network, self._what
@@ -191,27 +234,27 @@ class _Supervisor:
     def _start(self, node: Node) -> None:
         what, name = self._what, node.name
         names = what.network.node_names
-        addresses = {other: (address_of(place), PORT) for place, other in enumerate(names) if other != name}
         file = NodeFile(
             name=name,
             names=names,
             secret=self._secret,
-            listen=(address_of(names.index(name)), PORT),
-            addresses=addresses,
+            listen=self._listen[name],
+            announces=bool(self._taps),
+            addresses={other: self._addresses[name, other] for other in names if other != name},
             program=what.program,
             settings=what.settings,
             folder=str(what.folder),
             seed=what.seed,
             step_s=node.step_s,
-            congestion=CONGESTION,
+            congestion=CONGESTION if self._taps else "",
             begin_at=self._begin_at,
             life=self._lives[name],
         )
         self._lives[name] += 1
         path = what.folder / f"node.{name}.start.json"
         file.write(path)
-        namespace = self._taps[name].namespace
         python = sys.executable
+        namespace = self._taps[name].namespace if self._taps else -1
         command = [python, "-m", "atoll.world.emulate.enter", str(namespace)]
         command += [python, "-m", "atoll.world.live.process", str(path)]
         threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -221,7 +264,7 @@ class _Supervisor:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                pass_fds=[namespace],
+                pass_fds=[namespace] if self._taps else [],
                 env={**os.environ, **threads},
                 start_new_session=True,  # Ctrl-C is for who started all this
             )

@@ -35,12 +35,15 @@ keep their order.
 """
 SEGMENT_HEADER_BYTES = 52
 MOST_AT_ONCE = 32
+MOST_PACKET_BYTES = 65_700
 
 
 @dataclass(slots=True)
 class SwitchStats:
     """What the switch itself cost: a run in which it was late is not one to believe."""
 
+    by: str = "tun"
+    """How packets came to it: `tun`, `veth`, or `proxy` for bytes of streams."""
     delivered: int = 0
     late: int = 0
     latest_s: float = 0.0
@@ -98,7 +101,8 @@ class Switch:
         self._names = list(taps)
         self._place = {tap.device: name for name, tap in taps.items()}
         self._devices = [tap.device for tap in taps.values()]
-        self._header = next(iter(taps.values())).header_bytes
+        self._header = next((tap.header_bytes for tap in taps.values()), 0)
+        self._segments = any(tap.segments for tap in taps.values())
         self._states = {link.name: LinkState(link, seed, network.run_s) for link in network.links}
         self._stages: dict[Pipe, _Stage] = {}
         self._up = {node.name: Pipe("up", node.up_bps / 8) for node in network.nodes if node.up_bps < math.inf}
@@ -243,7 +247,7 @@ class Switch:
         sender, offset = self._place[device], self._header
         for _ in range(MOST_AT_ONCE):
             try:
-                data = os.read(device, 65_600)
+                data = os.read(device, MOST_PACKET_BYTES)
             except BlockingIOError:
                 return
             if len(data) < offset + 20 or data[offset] >> 4 != 4:
@@ -257,7 +261,7 @@ class Switch:
                 self.stats.dropped_down += 1
                 continue
             size = len(data) - offset
-            segment = data[4] | data[5] << 8 if offset else 0
+            segment = data[4] | data[5] << 8 if self._segments else 0
             if segment:  # many segments at once: each has its headers on the wire
                 size += (max(0, size - SEGMENT_HEADER_BYTES - 1) // segment) * SEGMENT_HEADER_BYTES
             packet = _Packet(data, size, sender, receiver, path)
@@ -283,6 +287,24 @@ class Switch:
             self._push(now + late_s, packet)
         else:
             self._enter(now, packet)
+
+    def journey(self, sender: str, receiver: str, size: float) -> float | None:
+        """When bytes of a stream that leave now arrive; `None` if there is no way now, or a queue before it."""
+        path, now = self._path(sender, receiver), time.monotonic()
+        if path is None or self._blocked.get((sender, receiver), 0) > 0:
+            return None
+        run_s = max(now - self._begin_at, 0.0)
+        for stage in path:
+            if stage.end is not None and stage.end.next_change_s is not None and stage.end.next_change_s <= run_s:
+                stage.end.advance(run_s)
+            if stage.pipe.capacity <= 0 or stage.free - now > QUEUE_S:
+                return None
+        due = now
+        for stage in path:
+            due = stage.free = max(stage.free, due) + size / stage.pipe.capacity
+            if stage.end is not None:
+                due = stage.last = max(stage.last, due + stage.end.draw_latency_s(run_s, jitter=True))
+        return due
 
     def _push(self, due: float, packet: _Packet) -> None:
         self._sequence += 1

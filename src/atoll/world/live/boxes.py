@@ -66,6 +66,8 @@ class Outbox:
         self._numbers = 0
         self._cursor: Position = (0, 0)
         """What to send next."""
+        self._sent: Position = (0, 0)
+        """The most that was ever sent."""
 
     def __len__(self) -> int:
         return len(self._messages)
@@ -100,14 +102,18 @@ class Outbox:
             return None
         message = self._messages[number - self._messages[0].number]
         if message.void:
-            self._cursor = ends = (number + 1, 0)
+            self._advance(ends := (number + 1, 0))
             return Chunk(Kind.VOID, number, 0, [], ends, last=True)
         offset = max(0, done - 1)
         piece = message.body[offset : offset + most]
         last = offset + len(piece) == len(message.body)
-        self._cursor = ends = (number + 1, 0) if last else (number, 1 + offset + len(piece))
+        self._advance(ends := (number + 1, 0) if last else (number, 1 + offset + len(piece)))
         payload: list[Buffer] = [piece] if done else [message.opening, piece]
         return Chunk(Kind.PART if done else Kind.OPEN, number, offset, payload, ends, last=last)
+
+    def _advance(self, position: Position) -> None:
+        self._cursor = position
+        self._sent = max(self._sent, position)
 
     def left(self, chunk: Chunk) -> None:
         """A chunk is with the system."""
@@ -122,8 +128,9 @@ class Outbox:
 
     def acknowledge(self, position: Position) -> None:
         """The receiver is so far."""
-        if position > self._cursor:
-            raise FrameError(f"{position} is acknowledged, and only {self._cursor} was sent")
+        if position > self._sent:
+            raise FrameError(f"{position} is acknowledged, and only {self._sent} was sent")
+        self._cursor = max(self._cursor, position)
         while self._messages and self._messages[0].number < position[0]:
             message = self._messages.popleft()
             if not message.left.done():
@@ -133,8 +140,9 @@ class Outbox:
         """Goes on from where the receiver is."""
         first = self._messages[0].number if self._messages else self._numbers
         position = max(position, (first, 0))  # it may have got more, and said so, since it asked
-        if position > max(self._cursor, (first, 0)):
-            raise FrameError(f"to go on from {position} was asked for, and only {self._cursor} was sent")
+        if position > max(self._sent, (first, 0)):
+            raise FrameError(f"to go on from {position} was asked for, and only {self._sent} was sent")
+        self._sent = max(self._sent, position)
         self.acknowledge(position)
         self._cursor = position
         self._wake()
@@ -144,7 +152,7 @@ class Outbox:
         for number, message in enumerate(self._messages):
             message.number = number
         self._numbers = len(self._messages)
-        self._cursor = (0, 0)
+        self._cursor = self._sent = (0, 0)
         self._wake()
 
 
@@ -197,11 +205,12 @@ class Inbox:
         if head.kind is Kind.VOID:
             self.position, self._message = (number + 1, 0), None
             return None
+        start = head.offset
         if head.kind is Kind.OPEN:
-            if done:
-                self.twice_bytes += len(payload)
-                return None
-            opening, piece = parse_opening(payload)
+            opening, payload = parse_opening(payload)
+            start = 0
+        if head.kind is Kind.OPEN and not done:
+            piece = payload
             # If all of the body is here it is kept as it came, else room is made for all of it.
             body = piece if len(piece) == opening.body_bytes else _room(opening.body_bytes)
             if len(piece) < opening.body_bytes:
@@ -210,7 +219,7 @@ class Inbox:
             end = len(piece)
         else:
             message = self._message
-            start, end = head.offset, head.offset + len(payload)
+            end = start + len(payload)
             if message is None or start + 1 > done or end > len(message.body):
                 raise FrameError(f"bytes {start} to {end} of message {number} come where {done - 1} is expected")
             self.twice_bytes += min(end, done - 1) - start

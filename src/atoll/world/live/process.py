@@ -37,6 +37,8 @@ class NodeFile:
     listen: Address
     addresses: dict[str, Address]
     """Where the others are."""
+    announces: bool = True
+    """Whether it tells others where it listens."""
     program: str
     settings: dict[str, Any] = field(default_factory=dict)
     folder: str
@@ -92,7 +94,7 @@ async def run_node(file: NodeFile) -> None:
             congestion=file.congestion,
         )
         world.host.listen(socket.create_server(file.listen))
-        world.host.own_addresses = [file.listen]
+        world.host.own_addresses = [file.listen] if file.announces else []
         for name, address in file.addresses.items():
             world.host.addresses[name] = [address]
         try:
