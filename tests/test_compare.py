@@ -4,9 +4,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from atoll.compare import Plan, compare
+from atoll.compare import Plan, compare, simulate
 from atoll.errors import StrategyError, TaskError
 from atoll.network import load_network
+from atoll.train import load_task
 
 
 def plan(**changes: object) -> Plan:
@@ -56,3 +57,11 @@ def test_odticns_networks_train_mnist_as_odticn_did(network: str, task: str, tra
         load_network(network), task=task, data=None, strategies=["none", "none"], shards="iid", seeds=range(3)
     )
     assert (made.task, made.strategies, made.seeds) == (trained, ("none",), (0, 1, 2))
+
+
+def test_a_task_of_ones_own() -> None:
+    found = simulate(load_task("digits"), "triangle", ["allreduce:every=4", "none"], shards="iid", limit_s=40.0)
+    assert set(found.seconds) == {"allreduce:every=4", "none"}
+    assert "allreduce:every=4" in str(found)
+    with pytest.raises(StrategyError):
+        simulate(load_task("digits"), strategies=["nonsense"])

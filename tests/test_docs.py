@@ -16,7 +16,7 @@ DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
 def examples(path: Path) -> list[tuple[str, str]]:
     """Python blocks with the plain block that follows each: what it prints."""
-    return re.findall(r"```python\n(.*?)```\n+```\n(.*?)```", path.read_text(), re.DOTALL)
+    return re.findall(r"```python\n((?:(?!```).)*)```\n+```\n(.*?)```", path.read_text(), re.DOTALL)
 
 
 @pytest.mark.parametrize("path", [path for path in DOCUMENTS if examples(path)], ids=lambda path: path.name)

@@ -15,6 +15,7 @@ PUBLIC = {
         "NetworkError",
         "Peer",
         "Physics",
+        "Run",
         "Simulation",
         "Stalled",
         "Trace",
@@ -23,8 +24,10 @@ PUBLIC = {
         "UserError",
         "World",
         "__version__",
+        "join",
         "load_network",
         "read_trace",
+        "simulate",
     ],
     "atoll.network": [
         "BandwidthTrace",

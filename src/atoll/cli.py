@@ -78,11 +78,16 @@ WorldName = Annotated[
     str, typer.Option("--world", help="sim, or emulate: real processes and real TCP on this machine, in real time.")
 ]
 Out = Annotated[Path, typer.Option("--out", help="Where traces and the report go.")]
+Script = Annotated[
+    list[str] | None,
+    typer.Argument(help="Your own script, train.py, and its arguments, instead of a task.", metavar="[SCRIPT ARGS…]"),
+]
 
 
 @app.command()
 def compare(
     network: NetworkName = "triangle",
+    script: Script = None,
     strategies: Annotated[
         list[str] | None, typer.Option("--strategy", "-s", help="May be given many times; a good choice if left out.")
     ] = None,
@@ -101,10 +106,12 @@ def compare(
     """Find out which strategy reaches the target first, in simulation: a table, traces, and a page to look at."""
     from atoll.compare import DEFAULT_STRATEGIES, Plan
 
+    network, script = _network_and_script(network, script)
     net = load_network(network)
     plan = Plan.of(
         net,
-        task=task,
+        task=Path(script[0]).name if script else task,
+        script=script,
         data=data,
         strategies=strategies or DEFAULT_STRATEGIES,
         shards=shards,
@@ -115,6 +122,11 @@ def compare(
         world=world,
     )
     _compare(plan, out, jobs=jobs, json_file=json_file)
+
+
+def _network_and_script(network: str, script: list[str] | None) -> tuple[str, list[str]]:
+    """What stands where the network is expected may be a script already."""
+    return ("triangle", [network, *(script or ())]) if network.endswith(".py") else (network, script or [])
 
 
 def _compare(plan: "Plan", out: Path, *, jobs: int, json_file: Path | None) -> None:
@@ -143,7 +155,10 @@ def _compare(plan: "Plan", out: Path, *, jobs: int, json_file: Path | None) -> N
 @app.command()
 def run(
     network: NetworkName,
-    strategy: Annotated[str, typer.Option("--strategy", "-s", help="How nodes talk.")] = "allreduce:every=4",
+    script: Script = None,
+    strategy: Annotated[
+        str | None, typer.Option("--strategy", "-s", help="How nodes talk; allreduce:every=4 or what the script says.")
+    ] = None,
     task: TaskName = "digits",
     data: Data = None,
     shards: ShardsName = "dirichlet:0.3",
@@ -171,12 +186,14 @@ def run(
         raise CheckpointError("--resume: expected --checkpoint FOLDER too, which says where to go on from")
     if checkpoint_every is not None and checkpoint is None:
         raise CheckpointError("--checkpoint-every: expected --checkpoint FOLDER too, which says where to save")
+    network, script = _network_and_script(network, script)
     net = load_network(network)
     plan = Plan.of(
         net,
-        task=task,
+        task=Path(script[0]).name if script else task,
+        script=script,
         data=data,
-        strategies=[strategy],
+        strategies=[strategy or ("" if script else "allreduce:every=4")],
         shards=shards,
         seeds=[seed],
         limit_s=limit,
@@ -192,6 +209,7 @@ def run(
 
 @app.command()
 def node(
+    script: Script = None,
     listen: Annotated[
         str | None, typer.Option("--listen", help="HOST:PORT to be dialled at; without --join this begins a run.")
     ] = None,
@@ -219,9 +237,9 @@ def node(
 
     What a run is about (--task, --strategy, --shards, --seed, --seats) is said by who begins it.
     """
-    from atoll.nodes import parse_address, run_node
+    from atoll.nodes import run_node, run_script_node
     from atoll.train.member import Card, Machine
-    from atoll.world.live.keys import Invitation
+    from atoll.world.live.keys import Invitation, parse_address
 
     if listen is None and join is None:
         raise InvitationError("expected --listen HOST:PORT to begin a run, or --join INVITATION to join one")
@@ -237,7 +255,11 @@ def node(
     if join:
         what: Card | Invitation = Invitation.parse(join)
     else:
-        what = Card(task=task or "digits", strategy=strategy, shards=shards, seed=seed, seats=seats)
+        about = f"script {Path(script[0]).name}" if script else task or "digits"
+        what = Card(task=about, strategy=strategy, shards=shards, seed=seed, seats=seats)
+    if script:
+        run_script_node(what, machine, Console(), script)
+        return
     run_node(what, machine, Console(), steps=steps, save=save)
 
 
@@ -262,7 +284,12 @@ def probe(
 
 
 @app.command()
-def report(folder: Annotated[Path, typer.Argument(help="What --out was.")]) -> None:
+def report(
+    folder: Annotated[Path, typer.Argument(help="What --out was.")],
+    tensorboard: Annotated[
+        Path | None, typer.Option("--tensorboard", help="Write scalars for TensorBoard here.")
+    ] = None,
+) -> None:
     """Make the table and the page again, from traces alone."""
     from atoll.report.page import write_page
     from atoll.report.results import read_folder
@@ -275,6 +302,12 @@ def report(folder: Annotated[Path, typer.Argument(help="What --out was.")]) -> N
     page = folder / "report.html"
     write_page(found, page)
     console.print(f"Report: {page}", highlight=False, soft_wrap=True)
+    if tensorboard:
+        from atoll.report.tensorboard import write_scalars
+
+        count = write_scalars(sorted(traces.glob("*.jsonl")), tensorboard)
+        told = f"Scalars of {count} nodes: tensorboard --logdir {tensorboard}"
+        console.print(told, highlight=False, soft_wrap=True)
 
 
 @app.command()
@@ -355,7 +388,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace", line_buffering=True)  # a character that cannot be shown is replaced
     try:
-        status = app(standalone_mode=False)
+        status = app(_with_script(sys.argv[1:]), standalone_mode=False)
     except UserError as error:
         _complain(str(error))
     except typer.Abort:
@@ -367,6 +400,16 @@ def main() -> None:
         _complain(str(tell()))
     else:
         sys.exit(status if isinstance(status, int) else 0)
+
+
+def _with_script(arguments: list[str]) -> list[str]:
+    """What follows a script's name is the script's, however it looks."""
+    for place, argument in enumerate(arguments):
+        if argument == "--":
+            break
+        if place > 0 and argument.endswith(".py") and not argument.startswith("-"):
+            return [*arguments[:place], "--", *arguments[place:]]
+    return arguments
 
 
 def _complain(message: str) -> None:

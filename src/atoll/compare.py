@@ -6,7 +6,9 @@ apart.
 """
 
 import dataclasses
-from collections.abc import Iterable
+import io
+import tempfile
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,18 +16,20 @@ from pathlib import Path
 from rich.console import Console
 
 from atoll.errors import EmulationError, nearest
-from atoll.network import Network
+from atoll.network import Network, load_network
 from atoll.report.progress import RunsProgress
 from atoll.report.results import Comparison, RunResult, read_result
+from atoll.report.tables import comparison_table
 from atoll.strategy import parse_strategy
-from atoll.train import IDEAL_STRATEGY, RunSpec, load_task, parse_shards
+from atoll.train import IDEAL_STRATEGY, RunSpec, Task, load_task, parse_shards
+from atoll.train import simulate as simulate_run
 from atoll.train.batch import run_all
 from atoll.train.checkpoint import latest
 from atoll.train.emulated import emulate_all
 from atoll.train.run import check_device
 from atoll.world.faults import Fault
 
-__all__ = ["DEFAULT_STRATEGIES", "Plan", "compare"]
+__all__ = ["DEFAULT_STRATEGIES", "Plan", "compare", "simulate"]
 
 DEFAULT_STRATEGIES = (
     "none",
@@ -40,6 +44,7 @@ DEFAULT_STRATEGIES = (
 WORLDS = ("sim", "emulate")
 LIMIT_IDEALS = 20.0
 LEAST_LIMIT_S = 60.0
+SCRIPT_LIMIT_S = 3600.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +69,8 @@ class Plan:
     """Whether to go on from the last ones."""
     world: str = "sim"
     """Where strategies are run: `sim`, or `emulate`, one at a time and in real time.  The ideal is always simulated."""
+    script: tuple[str, ...] = ()
+    """A user's own script and its arguments, instead of a task; there is no ideal then."""
 
     @classmethod
     def of(
@@ -82,6 +89,7 @@ class Plan:
         checkpoint_s: float = 60.0,
         resume: bool = False,
         world: str = "sim",
+        script: Sequence[str] = (),
     ) -> "Plan":
         """A plan as users ask for it: each strategy once; on the networks of odticn, `mnist` as odticn trained it."""
         if network.name.startswith("odticn") and task == "mnist":
@@ -100,6 +108,7 @@ class Plan:
             checkpoint_s=checkpoint_s,
             resume=resume,
             world=world,
+            script=tuple(script),
         )
 
     def check(self) -> None:
@@ -109,7 +118,11 @@ class Plan:
         if self.world == "emulate" and self.checkpoints:
             raise EmulationError("checkpoints are of simulated runs: leave out --checkpoint, or --world emulate")
         for strategy in self.strategies:
-            parse_strategy(strategy)
+            if strategy or not self.script:
+                parse_strategy(strategy)
+        if self.script:
+            self._check_script()
+            return
         check_device(self.device)
         shards = parse_shards(self.shards)
         task = load_task(self.task, self.data)
@@ -122,6 +135,12 @@ class Plan:
                     assert folder is not None, "resuming is from somewhere"
                     latest(folder)
 
+    def _check_script(self) -> None:
+        if self.world != "emulate":
+            raise EmulationError("a script runs in real time: say --world emulate (atoll.simulate is for tasks)")
+        if not Path(self.script[0]).is_file():
+            raise EmulationError(f"there is no script {self.script[0]}")
+
     def spec(self, strategy: str, seed: int, limit_s: float, role: str = "strategy") -> RunSpec:
         run = RunSpec(
             network=self.network if role == "strategy" else self.network.perfected(),
@@ -133,6 +152,7 @@ class Plan:
             limit_s=limit_s,
             role=role,
             device=self.device,
+            script=self.script,
         )
         if role != "strategy":
             return run
@@ -151,12 +171,15 @@ def compare(plan: Plan, folder: Path, *, jobs: int, console: Console) -> Compari
         old.unlink()
     if replaced:
         console.print(f"{len(replaced)} traces of earlier runs in {folder} make room.", highlight=False, soft_wrap=True)
-    ideal_limit_s = plan.limit_s or 4000.0
-    ideals = _run(
-        [plan.spec(IDEAL_STRATEGY, seed, ideal_limit_s, "ideal") for seed in plan.seeds], folder, jobs, console
-    )
-    slowest = max(run.seconds_to_target or run.ended_s for run in ideals)
-    limit_s = plan.limit_s or max(LEAST_LIMIT_S, LIMIT_IDEALS * slowest)
+    ideals: list[RunResult] = []
+    limit_s = plan.limit_s or SCRIPT_LIMIT_S
+    if not plan.script:
+        ideal_limit_s = plan.limit_s or 4000.0
+        ideals = _run(
+            [plan.spec(IDEAL_STRATEGY, seed, ideal_limit_s, "ideal") for seed in plan.seeds], folder, jobs, console
+        )
+        slowest = max(run.seconds_to_target or run.ended_s for run in ideals)
+        limit_s = plan.limit_s or max(LEAST_LIMIT_S, LIMIT_IDEALS * slowest)
     specs = [plan.spec(strategy, seed, limit_s) for seed in plan.seeds for strategy in plan.strategies]
     found = Comparison.of([*ideals, *_run(specs, folder, jobs, console, world=plan.world)])
     better = [row.strategy for row in found.rows() if row.ratio is not None and row.ratio < 1]
@@ -164,6 +187,73 @@ def compare(plan: Plan, folder: Path, *, jobs: int, console: Console) -> Compari
     if perfect:
         found = Comparison.of([*found.results, *_run(perfect, folder, jobs, console)])
     return found
+
+
+class Simulated:
+    """What a comparison came to; printing it shows a table."""
+
+    def __init__(self, found: Comparison) -> None:
+        self.comparison = found
+
+    @property
+    def seconds(self) -> dict[str, float | None]:
+        """Seconds to the target, by strategy; `None` where not all seeds reach it."""
+        return {row.strategy: row.seconds for row in self.comparison.rows()}
+
+    def __str__(self) -> str:
+        console = Console(width=110, file=io.StringIO(), force_terminal=False)
+        with console.capture() as capture:
+            console.print(comparison_table(self.comparison))
+        return capture.get().rstrip()
+
+    __repr__ = __str__
+
+
+def simulate(
+    task: Task,
+    network: str | Network = "triangle",
+    strategies: Iterable[str] = DEFAULT_STRATEGIES,
+    *,
+    shards: str = "dirichlet:0.3",
+    seeds: int = 1,
+    limit_s: float | None = None,
+) -> Simulated:
+    """Compares strategies for a task of one's own, in simulation, here and now.
+
+    Args:
+        task: model, data, loss, measure, target.
+        network: a preset's name, the path of a TOML file, or a network.
+        strategies: as in `atoll strategies`.
+        shards: how examples are dealt out.
+        seeds: how many.
+        limit_s: virtual seconds; twenty times the ideal if left out.
+    """
+    net = network if isinstance(network, Network) else load_network(network)
+
+    def run(strategy: str, seed: int, limit: float, role: str = "strategy") -> RunResult:
+        spec = RunSpec(
+            network=net if role == "strategy" else net.perfected(),
+            task=task.name,
+            strategy=strategy,
+            shards=shards,
+            seed=seed,
+            limit_s=limit,
+            role=role,
+        )
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / spec.file_name
+            simulate_run(spec, path, task=task)
+            result = read_result(path)
+        assert result is not None, "a run that returned has ended"
+        return result
+
+    for strategy in strategies:
+        parse_strategy(strategy)
+    ideals = [run(IDEAL_STRATEGY, seed, limit_s or 4000.0, "ideal") for seed in range(seeds)]
+    slowest = max(each.seconds_to_target or each.ended_s for each in ideals)
+    limit = limit_s or max(LEAST_LIMIT_S, LIMIT_IDEALS * slowest)
+    results = [run(strategy, seed, limit) for strategy in dict.fromkeys(strategies) for seed in range(seeds)]
+    return Simulated(Comparison.of([*ideals, *results]))
 
 
 def _run(specs: list[RunSpec], folder: Path, jobs: int, console: Console, *, world: str = "sim") -> list[RunResult]:

@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import signal
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 from rich.console import Console
@@ -10,10 +12,14 @@ from rich.live import Live
 
 from atoll.errors import InvitationError
 from atoll.report.board import Board
-from atoll.train.member import Card, Machine, Member, begin_run, join_run
-from atoll.world.live.keys import Address, Invitation
+from atoll.script.launch import launch
+from atoll.script.process import run_script
+from atoll.script.run import launch_member
+from atoll.train.member import Card, Machine, Member, take_part
+from atoll.world.live.keys import Invitation
+from atoll.world.live.world import LiveWorld
 
-__all__ = ["parse_address", "run_node"]
+__all__ = ["run_node", "run_script_node"]
 
 LINE_EVERY_S = 10.0
 
@@ -48,11 +54,7 @@ async def _run(
     save: Path | None,
 ) -> None:
     board = Board()
-    if isinstance(what, Invitation):
-        taking_part = join_run(what, machine, board.watch)
-    else:
-        taking_part = begin_run(what, machine, board.watch)
-    async with taking_part as member:
+    async with take_part(what, machine, board.watch) as member:
         board.world = member.world
         _introduce(member, console)
         training = asyncio.ensure_future(member.train(steps=steps, save=save))
@@ -68,9 +70,8 @@ async def _run(
             for number in (signal.SIGINT, signal.SIGTERM):  # leaving takes a moment; once more does not make it faster
                 asyncio.get_running_loop().remove_signal_handler(number)
                 signal.signal(number, signal.SIG_IGN)
-    console.print(
-        f"Left. The trace is {machine.out / (member.world.name + '.jsonl')}.", highlight=False, soft_wrap=True
-    )
+    trace = machine.out and machine.out / f"{member.world.name}.jsonl"
+    console.print(f"Left. The trace is {trace}." if trace else "Left.", highlight=False, soft_wrap=True)
     if save:
         console.print(f"The model is {save}.", highlight=False, soft_wrap=True)
 
@@ -92,9 +93,28 @@ async def _show(board: Board, console: Console) -> None:
         console.print(board.line(), highlight=False, soft_wrap=True)
 
 
-def parse_address(text: str, option: str) -> Address:
-    """What a user wrote for an address."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not port.isdigit() or not 0 <= int(port) < 65536:
-        raise InvitationError(f"{option}: expected HOST:PORT, not {text!r}")
-    return host.strip("[]"), int(port)
+def run_script_node(what: Card | Invitation, machine: Machine, console: Console, script: list[str]) -> None:
+    """Runs a script whose `atoll.join()` takes this machine's place in a run; Ctrl-C leaves."""
+    if not Path(script[0]).is_file():
+        raise InvitationError(f"there is no script {script[0]}")
+    board = Board()
+    place = launch_member(what, machine, board.watch)
+
+    @contextlib.asynccontextmanager
+    async def open_world() -> AsyncIterator[LiveWorld]:
+        async with place.open_world() as world:
+            board.world = world
+            console.print(f"{world.name}: {Path(script[0]).name}", highlight=False)
+            if place.invitation():
+                console.print("To join, on any machine:", highlight=False)
+                told = f"atoll node --join {place.invitation()} {' '.join(script)}"
+                console.print(told, highlight=False, soft_wrap=True)
+            yield world
+
+    launch(dataclasses.replace(place, open_world=open_world, task=f"script {Path(script[0]).name}", alone=False))
+    showing = Live(board, console=console, refresh_per_second=2, transient=True) if console.is_terminal else None
+    with showing or contextlib.nullcontext():
+        try:
+            run_script(script[0], script[1:])
+        except KeyboardInterrupt:
+            console.print("Left.", highlight=False)

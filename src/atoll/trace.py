@@ -179,6 +179,10 @@ class TrainingStarted(Event):
     """Whether the measure rises towards the target (accuracy) or falls (loss)."""
     parameters: int
 
+    def reached(self, measure: float) -> bool:
+        """Whether a measure is the target, or better."""
+        return measure >= self.target if self.rising else measure <= self.target
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tested(Event):

@@ -57,7 +57,7 @@ class RunsProgress:
         self._live.stop()
 
     def __rich__(self) -> RenderableType:
-        under_way = [run for run in self._runs.values() if run.latest]
+        under_way = [run for run in self._runs.values() if run.board.now > 0]
         return Group(self._progress, under_way[0].board) if self._board and len(under_way) == 1 else self._progress
 
     def add(self, path: Path, label: str, limit_s: float) -> None:
@@ -68,9 +68,9 @@ class RunsProgress:
     def update(self) -> None:
         for run in self._runs.values():
             run.look()
-            if run.latest:
-                mean = sum(run.latest.values()) / len(run.latest)
-                told = f"{run.board.now:7.1f} s  {mean:.3f}"
+            if run.board.now > 0:
+                mean = f"  {sum(run.latest.values()) / len(run.latest):.3f}" if run.latest else ""
+                told = f"{run.board.now:7.1f} s{mean}"
                 if self.fastest:
                     told += f"  (fastest so far: {self.fastest[1]}, {self.fastest[0]:.1f} s)"
                 self._progress.update(run.task, completed=run.board.now, told=told, visible=True)

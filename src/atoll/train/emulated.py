@@ -26,7 +26,6 @@ from atoll.trace import (
 from atoll.train.live import settings_for
 from atoll.train.parts import data_used
 from atoll.train.run import RunSpec
-from atoll.train.tasks import load_task
 from atoll.train.verdict import Verdict
 from atoll.world.emulate.supervisor import SWITCH_TRACE, Emulation, emulate
 from atoll.world.emulate.switch import SwitchStats
@@ -64,18 +63,18 @@ def run_emulated(spec: RunSpec, trace_path: Path) -> Generator[None, None, None]
     """
     nodes = trace_path.with_suffix("")
     shutil.rmtree(nodes, ignore_errors=True)
-    task = load_task(spec.task, spec.data)
-    verdict = Verdict(task.reached, stops=spec.stops)
+    verdict = Verdict(lambda _: False, stops=spec.stops)
     what = Emulation(
         network=spec.network,
-        program="atoll.train.live:node",
+        program=str(Path(spec.script[0]).resolve()) if spec.script else "atoll.train.live:node",
+        process="atoll.script.process" if spec.script else "atoll.world.live.process",
         settings=settings_for(spec, nodes.resolve()),
         folder=nodes,
         seed=spec.seed,
         faults=spec.faults,
         limit_s=spec.limit_s,
     )
-    reason = "time limit"
+    reason = ""
     try:
         with emulate(what) as running, Trace(trace_path) as progress:
             tails: dict[Path, TraceTail] = {}
@@ -85,16 +84,18 @@ def run_emulated(spec: RunSpec, trace_path: Path) -> Generator[None, None, None]
                     tails.setdefault(file, TraceTail(file, *FOLLOWED))
                 news = [event for tail in tails.values() for event in tail.look()]
                 for event in sorted(news, key=lambda event: event.at):
+                    if isinstance(event, TrainingStarted):
+                        verdict = Verdict(event.reached, stops=spec.stops)
                     _follow(event, verdict, live)
                     progress.record(event)
                 progress.flush()
-                if reason == "time limit" and verdict.is_over(running.now, live):
+                if not reason and verdict.is_over(running.now, live):
                     reason = "target reached"
                     running.stop()
                 yield
             stats = running.stats
         assert stats is not None
-        _merge(nodes, trace_path, reason, stats)
+        _merge(nodes, trace_path, reason or ("finished" if running.now < spec.limit_s else "time limit"), stats)
     finally:
         with contextlib.suppress(OSError):
             shutil.rmtree(nodes)

@@ -20,7 +20,7 @@ from atoll.train.tasks import load_task
 from atoll.world.faults import Fault, parse_faults
 from atoll.world.live.world import LiveWorld
 
-__all__ = ["node", "settings_for"]
+__all__ = ["node", "settings_for", "slowness"]
 
 
 def settings_for(spec: RunSpec, folder: Path) -> dict[str, Any]:
@@ -36,6 +36,7 @@ def settings_for(spec: RunSpec, folder: Path) -> dict[str, Any]:
         "device": spec.device,
         "faults": "\n".join(fault.as_toml() for fault in spec.faults),
         "folder": str(folder),
+        "arguments": list(spec.script[1:]),
     }
 
 
@@ -47,7 +48,7 @@ def node(world: LiveWorld, settings: dict[str, Any]) -> Coroutine[Any, Any, None
     task = task.to(check_device(settings["device"]))
     faults = parse_faults(settings["faults"], members)
     parts = Parts(task, members, shards=settings["shards"], seed=settings["seed"], role=settings["role"], faults=faults)
-    world.slowness = _slowness(world.name, faults)
+    world.slowness = slowness(world.name, faults)
     replica = parts.replica(world)
     return _train(world, replica, task, parts, settings)
 
@@ -66,7 +67,8 @@ async def _train(world: LiveWorld, replica: TrainedReplica, task: Task, parts: P
         raise
 
 
-def _slowness(name: str, faults: tuple[Fault, ...]) -> "Slowness":
+def slowness(name: str, faults: tuple[Fault, ...]) -> "Slowness":
+    """How much slower than it should be a node is, by a script of faults."""
     return Slowness([fault for fault in faults if fault.kind == "slow" and name in fault.nodes])
 
 

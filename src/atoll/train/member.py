@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
+import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +31,7 @@ from atoll.world.live.host import best_congestion
 from atoll.world.live.keys import Address, Identity, Invitation
 from atoll.world.live.world import LiveWorld
 
-__all__ = ["Card", "Machine", "Member", "begin_run", "join_run"]
+__all__ = ["Card", "Machine", "Member", "begin_run", "join_run", "take_part"]
 
 log = logging.getLogger("atoll")
 
@@ -79,8 +80,8 @@ class Machine:
     """Where it can be dialled; `None`: it only dials."""
     public: Sequence[Address]
     """What to tell others to dial, if that is another address."""
-    out: Path
-    """Where its trace goes."""
+    out: Path | None
+    """Where its trace goes; `None`: nowhere."""
     task: str | None = None
     """The task that its user has named."""
     key: Path | None = None
@@ -176,14 +177,22 @@ async def join_run(invitation: Invitation, machine: Machine, watch: Callable[[Ev
     raise InvitationError("every seat that was given turned out to be taken: try again")
 
 
+def take_part(
+    what: Card | Invitation, machine: Machine, watch: Callable[[Event], None]
+) -> contextlib.AbstractAsyncContextManager[Member]:
+    """Begins a run, or joins the one that an invitation is for."""
+    return begin_run(what, machine, watch) if isinstance(what, Card) else join_run(what, machine, watch)
+
+
 @contextlib.asynccontextmanager
 async def _sit(
     seat: Seat, invitation: Invitation, identity: Identity, machine: Machine, watch: Callable[[Event], None]
 ) -> AsyncIterator[Member]:
     """Takes a seat."""
     card = Card.read(seat.card)
-    machine.out.mkdir(parents=True, exist_ok=True)
-    with Trace(machine.out / f"{seat.name}.jsonl") as trace:
+    if machine.out:
+        machine.out.mkdir(parents=True, exist_ok=True)
+    with Trace(machine.out / f"{seat.name}.jsonl" if machine.out else Path(os.devnull)) as trace:
         loop = asyncio.get_running_loop()
         world = LiveWorld(
             seat.name,

@@ -3,7 +3,6 @@
 import math
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import numpy as np
 import safetensors
@@ -22,6 +21,7 @@ from atoll.strategy import Quantity, Work
 from atoll.trace import EpochEnded
 from atoll.train.batches import Batches, Epoch
 from atoll.train.harm import Harm
+from atoll.train.memory import as_array, remember, what_is_remembered
 from atoll.train.parameters import Parameters
 from atoll.train.shards import Indices
 from atoll.train.task import Examples, Task
@@ -182,12 +182,7 @@ class TrainedReplica:
         return float(torch.stack(list(self._losses)).mean()) if self._losses else math.nan
 
     def memory(self) -> Saved:
-        return {
-            f"{place}/{name}": _array(value)
-            for place, state in self._optimizer.state_dict()["state"].items()
-            for name, value in state.items()
-            if value is not None
-        }
+        return what_is_remembered(self._optimizer)
 
     def take_over(self, work: Work, memory: Saved) -> None:
         done = int(work[self.rank] - self.work[self.rank])
@@ -195,20 +190,12 @@ class TrainedReplica:
             self._batches.skip(done)
         self.include(work)
         if memory:
-            self._remember(memory)
-
-    def _remember(self, memory: Saved) -> None:
-        state: dict[int, dict[str, torch.Tensor]] = {}
-        for key, value in memory.items():
-            place, name = key.split("/", 1)
-            state.setdefault(int(place), {})[name] = torch.from_numpy(value)
-        groups = self._optimizer.state_dict()["param_groups"]
-        self._optimizer.load_state_dict({"state": state, "param_groups": groups})
+            remember(self._optimizer, memory)
 
     # What checkpoints hold ---
 
     def save(self) -> Saved:
-        model = {name: _array(value) for name, value in self.model.state_dict().items()}
+        model = {name: as_array(value) for name, value in self.model.state_dict().items()}
         world = np.frombuffer(self.world.save(), dtype=np.uint8)
         return {
             **under("model", model),
@@ -222,7 +209,7 @@ class TrainedReplica:
 
     def load(self, saved: Saved) -> None:
         self.model.load_state_dict({name: torch.from_numpy(value) for name, value in part("model", saved).items()})
-        self._remember(part("optimizer", saved))
+        remember(self._optimizer, part("optimizer", saved))
         self._losses.extend(torch.from_numpy(saved["losses"]))
         self._batches.load(part("batches", saved))
         self.work[:] = saved["work"]
@@ -234,10 +221,3 @@ class TrainedReplica:
         world.record(
             EpochEnded(at=world.now, node=world.name, epoch=epoch.number, examples=epoch.examples, of=epoch.of)
         )
-
-
-def _array(value: torch.Tensor) -> NDArray[Any]:
-    """A copy; numpy has no bfloat16, and every one of its values is a 32-bit one too."""
-    here = value.detach().to("cpu", torch.float32 if value.dtype is torch.bfloat16 else value.dtype, copy=True)
-    array: NDArray[Any] = here.numpy()
-    return array

@@ -66,6 +66,8 @@ class RunSpec:
     """How often."""
     resume: bool = False
     """Whether to go on from the last one."""
+    script: tuple[str, ...] = ()
+    """A user's own script and its arguments, instead of a task."""
 
     @property
     def identity(self) -> Identity:

@@ -50,6 +50,8 @@ class Emulation:
     network: Network
     program: str
     """What nodes run (`atoll.world.live.process`)."""
+    process: str = "atoll.world.live.process"
+    """The module that runs it; it is given a node file."""
     settings: dict[str, Any] = field(default_factory=dict)
     folder: Path
     """Where nodes' traces and results go."""
@@ -256,7 +258,7 @@ class _Supervisor:
         python = sys.executable
         namespace = self._taps[name].namespace if self._taps else -1
         command = [python, "-m", "atoll.world.emulate.enter", str(namespace)]
-        command += [python, "-m", "atoll.world.live.process", str(path)]
+        command += [python, "-m", what.process, str(path)]
         threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         with (what.folder / f"node.{name}.log").open("ab") as log:
             process = subprocess.Popen(  # noqa: S603 - this program, and files of its own

@@ -26,7 +26,7 @@ from cryptography.x509.oid import NameOID
 
 from atoll.errors import InvitationError
 
-__all__ = ["Address", "Identity", "Invitation", "id_of_certificate"]
+__all__ = ["Address", "Identity", "Invitation", "id_of_certificate", "parse_address"]
 
 Address = tuple[str, int]
 SECRET_BYTES = 32
@@ -147,3 +147,11 @@ def id_of_certificate(der: bytes) -> str:
     if not isinstance(key, Ed25519PublicKey):
         raise InvitationError("a certificate that Atoll did not make")
     return _id_of(key)
+
+
+def parse_address(text: str, option: str) -> Address:
+    """What a user wrote for an address."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdigit() or not 0 <= int(port) < 65536:
+        raise InvitationError(f"{option}: expected HOST:PORT, not {text!r}")
+    return host.strip("[]"), int(port)

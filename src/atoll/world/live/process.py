@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from atoll.trace import Trace
 from atoll.world.live.keys import Address, Identity, Invitation
 from atoll.world.live.world import LiveWorld
 
-__all__ = ["NodeFile"]
+__all__ = ["NodeFile", "open_world"]
 
 CONNECT_S = 30.0
 
@@ -73,9 +74,9 @@ class NodeFile:
         return Path(self.folder) / f"node.{self.name}.json"
 
 
-async def run_node(file: NodeFile) -> None:
-    module, _, function = file.program.partition(":")
-    program = getattr(importlib.import_module(module), function)
+@contextlib.asynccontextmanager
+async def open_world(file: NodeFile) -> AsyncIterator[tuple[LiveWorld, Callable[[], Awaitable[None]]]]:
+    """The world of a node file, and what returns when the run has begun."""
     invitation = Invitation(bytes.fromhex(file.secret), ())
     identity = Identity(invitation.secret, Path(file.folder) / f"node.{file.name}.key")
     anew = file.begin_at is not None
@@ -97,20 +98,32 @@ async def run_node(file: NodeFile) -> None:
         world.host.own_addresses = [file.listen] if file.announces else []
         for name, address in file.addresses.items():
             world.host.addresses[name] = [address]
+
+        async def begin() -> None:
+            if anew:
+                return
+            await _wait_for_all(world)
+            print("ready", flush=True)  # noqa: T201 - to who started this process
+            line = await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
+            world.begin_at = float(line)
+            await asyncio.sleep(max(0.0, world.begin_at - time.monotonic()))
+
         try:
-            work = program(world, file.settings)
-            if not anew:
-                await _wait_for_all(world)
-                print("ready", flush=True)  # noqa: T201 - to who started this process
-                line = await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
-                world.begin_at = float(line)
-                await asyncio.sleep(max(0.0, world.begin_at - time.monotonic()))
-            running = asyncio.ensure_future(work)
-            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
-            with contextlib.suppress(asyncio.CancelledError):
-                file.result.write_text(json.dumps(await running))
+            yield world, begin
         finally:
             await world.close()
+
+
+async def run_node(file: NodeFile) -> None:
+    module, _, function = file.program.partition(":")
+    program = getattr(importlib.import_module(module), function)
+    async with open_world(file) as (world, begin):
+        work = program(world, file.settings)
+        await begin()
+        running = asyncio.ensure_future(work)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
+        with contextlib.suppress(asyncio.CancelledError):
+            file.result.write_text(json.dumps(await running))
 
 
 async def _wait_for_all(world: LiveWorld) -> None:

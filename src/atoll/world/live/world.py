@@ -101,6 +101,16 @@ class LiveWorld(World):
         return self._name
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """All nodes' that there may be."""
+        return self._names
+
+    @property
+    def seed(self) -> int:
+        """The run's."""
+        return self._seed
+
+    @property
     def now(self) -> float:
         return time.monotonic() - self.begin_at
 

@@ -1,0 +1,57 @@
+"""Inside a node: the processes that torchrun has started together.
+
+Where a node is several processes, torch.distributed joins them as it always does.  The first of them speaks for the
+node; the others do what it says at every step: it tells them who is here, and what an exchange has changed.
+"""
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from atoll.errors import AtollError
+
+__all__ = ["Inside"]
+
+
+class Inside:
+    """The processes of this node."""
+
+    def __init__(self) -> None:
+        self.rank = dist.get_rank()
+        self.size = dist.get_world_size()
+        self._control = dist.new_group(backend="gloo")
+
+    @classmethod
+    def find(cls) -> "Inside | None":
+        """What torchrun has started, if it has, and if that is more than one process."""
+        if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+            return cls()
+        if dist.is_available() and dist.is_torchelastic_launched() and not dist.is_initialized():
+            raise AtollError("call torch.distributed.init_process_group() before atoll.join() under torchrun")
+        return None
+
+    @property
+    def speaks(self) -> bool:
+        """Whether this process speaks for the node."""
+        return self.rank == 0
+
+    def tell_once(self, facts: Any) -> Any:
+        """What the speaker says, whatever JSON has."""
+        told = [json.dumps(facts)]
+        dist.broadcast_object_list(told, 0, group=self._control)
+        return json.loads(told[0])
+
+    def tell(self, numbers: list[float]) -> list[float]:
+        """What the speaker says, on all of them."""
+        told = torch.tensor(numbers, dtype=torch.float64)
+        dist.broadcast(told, 0, group=self._control)
+        return [float(number) for number in told]
+
+    def copy(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Gives all of them what the speaker has."""
+        with torch.no_grad():
+            for tensor in tensors:
+                dist.broadcast(tensor.detach(), 0)

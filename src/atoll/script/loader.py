@@ -1,0 +1,192 @@
+"""A script's data, shared out among the nodes that are here now.
+
+All nodes go through the same order, which is another one every epoch, and each takes the places whose number leaves its
+rank among those present when it is divided by how many they are.  So a node that leaves or comes changes who takes what
+from the moment others know of it, and nobody has to be asked.
+"""
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+)
+
+from atoll.errors import TaskError
+from atoll.seeds import derive
+
+__all__ = ["Present", "Shard"]
+
+
+@dataclass(frozen=True, slots=True)
+class Present:
+    """A node's place among those who are here."""
+
+    rank: int
+    count: int
+
+    def has(self, place: int) -> bool:
+        """Whether what lies at a place is this node's."""
+        return place % self.count == self.rank
+
+
+class Shard:
+    """One node's part of some data; every time it is gone through is another epoch.
+
+    Args:
+        data: a loader, a dataset, or anything that can be gone through.
+        who: who is here now.
+        factor: how much of a batch is to be taken now.
+        seed: of the order.
+        taken: told how many examples each batch has.
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        who: Callable[[], Present],
+        *,
+        factor: Callable[[], float] = lambda: 1.0,
+        seed: int = 0,
+        taken: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        self._data = data
+        self._who = who
+        self._taken = taken
+        self._places: _Places | None = None
+        self._loader: DataLoader[Any] | None = None
+        if isinstance(data, DataLoader) and not isinstance(data.dataset, IterableDataset):
+            if data.batch_sampler is None:
+                raise TaskError("run.shard: a DataLoader without batches: give it a batch_size, or pass its dataset")
+            if type(data.sampler) in (RandomSampler, SequentialSampler) and data.batch_size is not None:
+                self._places = _Places(data, who, factor, seed)
+            self._loader = _with_batches(data, self._places or _EveryNth(data.batch_sampler, who))
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch, examples in self._of_loader(self._loader) if self._loader is not None else self._every_nth():
+            self._taken(examples)
+            yield batch
+
+    def _of_loader(self, loader: DataLoader[Any]) -> Iterator[tuple[Any, int]]:
+        for batch in loader:
+            yield batch, self._places.was_taken() if self._places else 1
+        if self._places:
+            self._places.turn_over()
+
+    def _every_nth(self) -> Iterator[tuple[Any, int]]:
+        data = self._data
+        if isinstance(data, Dataset) and not isinstance(data, IterableDataset):  # it has places
+            for place in range(_size(data)):
+                if self._who().has(place):
+                    yield data[place], 1
+            return
+        for place, each in enumerate(data):
+            if self._who().has(place):
+                yield each, 1
+
+    def __len__(self) -> int:
+        return math.ceil(len(self._data) / self._who().count)
+
+    def save(self) -> list[int]:
+        """Where it is: the epoch and the place."""
+        return self._places.save() if self._places else []
+
+    def load(self, saved: list[int]) -> None:
+        if self._places and saved:
+            self._places.load(*saved)
+
+
+def _size(dataset: Any) -> int:
+    try:
+        return len(dataset)
+    except TypeError:
+        raise TaskError(f"run.shard: a {type(dataset).__name__} has no length: give it a __len__") from None
+
+
+class _Places(Sampler[list[int]]):
+    """Batches of places, of those that are this node's."""
+
+    def __init__(
+        self, loader: DataLoader[Any], who: Callable[[], Present], factor: Callable[[], float], seed: int
+    ) -> None:
+        assert loader.batch_size is not None
+        self._count = _size(loader.dataset)
+        self._size = loader.batch_size
+        self._drops = loader.drop_last
+        self._shuffles = isinstance(loader.sampler, RandomSampler)
+        self._who, self._factor, self._seed = who, factor, seed
+        self._epoch = 0
+        self._place = 0
+        """Where the consumer is; the sampler may be ahead of it."""
+        self._ahead: deque[tuple[int, int]] = deque()
+
+    def __iter__(self) -> Iterator[list[int]]:
+        order = np.arange(self._count)
+        if self._shuffles:
+            order = np.random.default_rng(derive(self._seed, "order", str(self._epoch))).permutation(self._count)
+        self._ahead.clear()
+        place = self._place
+        while place < self._count:
+            present = self._who()
+            rank, count = present.rank, present.count
+            size = max(1, round(self._size * self._factor()))
+            end = min(self._count, place + size * count)
+            mine = order[place + (rank - place) % count : end : count].tolist()
+            full = place + size * count <= self._count
+            place = end
+            if mine and (full or not self._drops):
+                self._ahead.append((place, len(mine)))
+                yield mine
+
+    def was_taken(self) -> int:
+        """The consumer has the next batch; of so many examples."""
+        self._place, examples = self._ahead.popleft()
+        return examples
+
+    def turn_over(self) -> None:
+        self._epoch, self._place = self._epoch + 1, 0
+
+    def save(self) -> list[int]:
+        return [self._epoch, self._place]
+
+    def load(self, epoch: int, place: int) -> None:
+        self._epoch, self._place = epoch, place
+
+
+class _EveryNth(Sampler[list[int]]):
+    """Of the batches that a user's own sampler makes, those whose turn is this node's."""
+
+    def __init__(self, batches: Iterable[list[int]], who: Callable[[], Present]) -> None:
+        self._batches = batches
+        self._who = who
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for place, batch in enumerate(self._batches):
+            if self._who().has(place):
+                yield batch
+
+
+def _with_batches(loader: DataLoader[Any], batches: Sampler[list[int]]) -> DataLoader[Any]:
+    """The same loader, with other batches."""
+    return DataLoader(
+        loader.dataset,
+        batch_sampler=batches,
+        num_workers=loader.num_workers,
+        collate_fn=loader.collate_fn,
+        pin_memory=loader.pin_memory,
+        timeout=loader.timeout,
+        worker_init_fn=loader.worker_init_fn,
+        multiprocessing_context=loader.multiprocessing_context,
+        generator=loader.generator,
+        prefetch_factor=loader.prefetch_factor,
+        persistent_workers=loader.persistent_workers,
+    )

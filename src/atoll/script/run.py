@@ -1,0 +1,263 @@
+"""A script's part in a run: `atoll.join()`, and what it returns.
+
+The script trains as it always did; Atoll acts in the optimiser's own step hooks.  The world lives in a thread of its
+own; while a strategy reads or changes the model the script's thread stands in a hook, so nothing else touches it.
+"""
+
+import atexit
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterable
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
+
+from atoll.errors import AtollError, CheckpointError, StrategyError
+from atoll.saved import note, read_note
+from atoll.script.inside import Inside
+from atoll.script.launch import Launch, launched
+from atoll.script.loader import Present, Shard
+from atoll.script.voice import NO_TARGET, Voice
+from atoll.strategy import parse_strategy
+from atoll.trace import Event
+from atoll.train.checkpoint import read_node, write_node
+from atoll.train.member import Card, Machine, Member, take_part
+from atoll.world.live.keys import Invitation, parse_address
+from atoll.world.live.world import LiveWorld
+
+__all__ = ["Run", "join", "launch_member"]
+
+M = TypeVar("M", bound=nn.Module)
+O = TypeVar("O", bound=Optimizer)  # noqa: E741 - an optimiser
+
+
+def join(
+    strategy: str = "allreduce:every=8",
+    *,
+    invitation: str | None = None,
+    listen: str | None = None,
+    target: float | None = None,
+    rising: bool = True,
+    seed: int = 0,
+    seats: int = 16,
+    out: Path | str | None = None,
+) -> "Run":
+    """Takes part in a run: the one that the launcher is for (`atoll run`, `atoll node`), the one that an invitation is
+    for, or a new one; without any of these the script trains alone.
+
+    Args:
+        strategy: how nodes talk, as in `atoll strategies`; what the launcher or the run says goes first.
+        invitation: to a run.
+        listen: HOST:PORT to be dialled at; without an invitation this begins a run, and `run.invitation` is for others.
+        target: what `run.measure` should come to.
+        rising: whether it rises towards that (an accuracy) or falls (a loss).
+        seed: of the order of the data, the same on all nodes.
+        seats: how many machines may take part at one time.
+        out: a folder for the trace; none if left out.
+    """
+    parse_strategy(strategy)
+    launch = launched()
+    if launch is None:
+        machine = Machine(
+            data=None,
+            device="cpu",
+            listen=parse_address(listen, "listen") if listen else None,
+            public=[],
+            out=Path(out) if out else None,
+        )
+        card = Card(task="script", strategy=strategy, seed=seed, seats=seats)
+        launch = launch_member(Invitation.parse(invitation) if invitation else card, machine)
+    return Run(launch, strategy, NO_TARGET if target is None else target, rising=rising)
+
+
+def launch_member(what: Card | Invitation, machine: Machine, watch: Callable[[Event], None] = lambda _: None) -> Launch:
+    """A place in a run over real links: in a new one, or in the one that an invitation is for."""
+    members: list[Member] = []
+
+    @contextlib.asynccontextmanager
+    async def open_world() -> AsyncIterator[LiveWorld]:
+        async with take_part(what, machine, watch) as member:
+            members.append(member)
+            yield member.world
+
+    return Launch(
+        open_world=open_world,
+        alone=isinstance(what, Card) and machine.listen is None,
+        invitation=lambda: str(members[0].invitation) if members else "",
+    )
+
+
+class Run:
+    """A script's part in a run.  Made by `atoll.join()`."""
+
+    def __init__(self, launch: Launch, strategy: str, target: float, *, rising: bool) -> None:
+        self._launch = launch
+        self._inside = Inside.find()
+        self._voice: Voice | None = None
+        facts: dict[str, Any] = {}
+        if self._inside is None or self._inside.speaks:
+            self._voice = Voice(launch, strategy, target, rising=rising)
+            facts = {"name": self._voice.name, "strategy": self._voice.strategy, "seed": self._voice.world.seed}
+        if self._inside:
+            facts = self._inside.tell_once(facts)
+        self.name: str = facts["name"]
+        """This node's."""
+        self.strategy: str = facts["strategy"]
+        """How nodes talk."""
+        self.steps = 0
+        """The optimiser's, so far."""
+        self._seed: int = facts["seed"]
+        self._model: nn.Module | None = None
+        self._hooks: list[RemovableHandle] = []
+        self._shards: list[Shard] = []
+        self._samples = 0
+        self._present = Present(0, 1)
+        self._batch_factor = 1.0
+        atexit.register(self.close)
+
+    # What a script asks ---
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """The nodes that are here now; known to the process that speaks for its node."""
+        return self._voice.members if self._voice else ()
+
+    @property
+    def invitation(self) -> str:
+        """For others: `atoll node --join`, or `atoll.join(invitation=…)`.  Empty where nobody can join."""
+        return self._launch.invitation() if self._voice else ""
+
+    # What a script does ---
+
+    def wrap(self, model: M, optimizer: O) -> tuple[M, O]:
+        """Has Atoll act at every step of an optimiser.  Returns what it was given: both are as they were.
+
+        All nodes begin with the same model, that of the first of them, or of those who have been learning for a while.
+        """
+        if self._model is not None:
+            raise AtollError("run.wrap was called before: a run is of one model and one optimiser")
+        known = {id(each) for each in model.parameters()}
+        if not known >= {id(each) for group in optimizer.param_groups for each in group["params"]}:
+            raise StrategyError("run.wrap: the optimiser has parameters that are not the model's")
+        self._model = model
+        if self._voice:
+            self._voice.begin(model, optimizer)
+        self._agree(self._tensors)
+        self._hooks.append(optimizer.register_step_pre_hook(self._before_step))
+        self._hooks.append(optimizer.register_step_post_hook(self._after_step))
+        return model, optimizer
+
+    def shard(self, data: Iterable[Any]) -> Iterable[Any]:
+        """This node's part of a loader, a dataset, or anything that can be gone through.
+
+        Nodes go through the same order and take turns; who leaves or comes is noticed at the next batch.  A script that
+        trains alone gets back what it gave.
+        """
+        if self._launch.alone and self._inside is None:
+            return data
+        found = Shard(data, self._who, factor=lambda: self._batch_factor, seed=self._seed, taken=self._took)
+        self._shards.append(found)
+        return found
+
+    def measure(self, value: float) -> None:
+        """Says how good the model is now: an accuracy, a loss, whatever the target is of."""
+        if self._voice:
+            self._voice.measured(value)
+
+    def checkpoint(self, path: Path | str) -> None:
+        """Saves all that this node is: model, optimiser, place in the data, and what its strategy remembers."""
+        if self._voice:
+            saved = self._voice.save()
+            write_node(Path(path), {**saved, "places": note([shard.save() for shard in self._shards])}, self._identity)
+
+    def resume(self, path: Path | str) -> bool:
+        """Goes on from a checkpoint, after `wrap` and `shard`; says whether there was one."""
+        if not Path(path).exists():
+            return False
+        if self._model is None:
+            raise CheckpointError("run.resume: call run.wrap and run.shard first, which say what is to go on")
+        saved = read_node(Path(path), self._identity)
+        if self._voice:
+            self._voice.load(saved)
+            self.steps = self._voice.steps
+        for shard, place in zip(self._shards, read_note(saved["places"]), strict=False):
+            shard.load(place)
+        self._agree(self._tensors)
+        return True
+
+    def close(self) -> None:
+        """Leaves; the others go on, and so may this script, on its own.  Done by itself when the script ends."""
+        atexit.unregister(self.close)
+        for hook in self._hooks:
+            hook.remove()
+        if self._voice:
+            self._voice.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def _identity(self) -> dict[str, Any]:
+        return {"node": self.name, "strategy": self.strategy}
+
+    # In the optimiser's hooks ---
+
+    def _before_step(self, *_: Any) -> None:
+        if self._voice:
+            self._voice.gradient_is_there()
+        if self._uses_gradients:
+            self._agree(self._gradients)
+
+    def _after_step(self, optimizer: Optimizer, *_: Any) -> None:
+        found_inf = getattr(optimizer, "found_inf", None)
+        stepped = not (isinstance(found_inf, torch.Tensor) and found_inf.item() > 0)  # else nothing has changed
+        self.steps += stepped
+        if self._voice:
+            self._voice.step_is_done(self._samples or 1, stepped=stepped)
+        self._samples = 0
+        self._agree(self._tensors)
+
+    @cached_property
+    def _uses_gradients(self) -> bool:
+        used = self._voice is not None and self._voice.uses_gradients
+        return self._inside.tell([used])[0] > 0 if self._inside else used
+
+    def _agree(self, tensors: Callable[[], Iterable[torch.Tensor]]) -> None:
+        """The processes of a node learn from the one that speaks who is here, and what has changed."""
+        changed = False
+        if self._voice:
+            changed, self._present, self._batch_factor = self._voice.news()
+        if self._inside:
+            here = self._present
+            news = self._inside.tell([changed, here.rank, here.count, self._batch_factor])
+            self._present, self._batch_factor = Present(int(news[1]), int(news[2])), news[3]
+            if news[0]:
+                self._inside.copy(tensors())
+
+    def _tensors(self) -> Iterable[torch.Tensor]:
+        assert self._model is not None
+        return [*self._model.parameters(), *(each for each in self._model.buffers() if each.is_floating_point())]
+
+    def _gradients(self) -> Iterable[torch.Tensor]:
+        assert self._model is not None
+        return [each.grad for each in self._model.parameters() if each.grad is not None]
+
+    # For the data ---
+
+    def _who(self) -> Present:
+        """The place of this process among all processes of all nodes."""
+        if self._voice and self._inside is None:
+            return self._voice.present
+        inside, here = self._inside, self._present
+        assert inside is not None
+        return Present(here.rank * inside.size + inside.rank, here.count * inside.size)
+
+    def _took(self, examples: int) -> None:
+        self._samples += examples * (self._inside.size if self._inside else 1)

@@ -1,0 +1,157 @@
+"""What speaks for a node that runs a script."""
+
+import asyncio
+import math
+
+import numpy as np
+from torch import nn
+from torch.optim import Optimizer
+
+from atoll.errors import AtollError, CheckpointError
+from atoll.saved import Saved, part, under
+from atoll.script.launch import Launch
+from atoll.script.loader import Present
+from atoll.script.replica import ScriptReplica
+from atoll.strategy import Quantity, Talk, parse_strategy
+from atoll.trace import Computed, Tested, TrainingStarted
+from atoll.world.base import Lane
+from atoll.world.live.thread import WorldThread
+
+__all__ = ["NO_TARGET", "Voice"]
+
+FIRST_MODEL = "first model"
+FIRST_MODEL_S = 120.0
+NO_TARGET = 1e9
+
+
+class Voice:
+    """What speaks for a node: the world in its thread, the strategy, and the model as that sees it."""
+
+    def __init__(self, launch: Launch, strategy: str, target: float, *, rising: bool) -> None:
+        self._target, self._rising = target, rising
+        self._task = launch.task
+        self._thread = WorldThread(launch.open_world)
+        self.world = self._thread.world
+        self.strategy = str(launch.strategy or self.world.host.desk.card.get("strategy") or strategy)
+        self._replica: ScriptReplica | None = None
+        self._talk = Talk()
+
+    @property
+    def name(self) -> str:
+        return self.world.name
+
+    @property
+    def steps(self) -> int:
+        return self._replica.steps if self._replica else 0
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Who is here now."""
+        if self._replica is None:
+            here = {name for name in self.world.peer_names if self.world.peer(name).reachable}
+            return tuple(name for name in self.world.names if name in here or name == self.name)
+        return self._replica.group.view.members
+
+    @property
+    def present(self) -> Present:
+        members = self.members
+        return Present(members.index(self.name), len(members))
+
+    @property
+    def uses_gradients(self) -> bool:
+        return type(self._talk).after_gradient is not Talk.after_gradient
+
+    def news(self) -> tuple[bool, Present, float]:
+        """Whether the model has changed, who is here, and how much of a batch is to be taken."""
+        if self._replica is None:
+            return False, self.present, 1.0
+        changed, self._replica.changed = self._replica.changed, False
+        return changed, self.present, self._replica.batch_factor
+
+    def begin(self, model: nn.Module, optimizer: Optimizer) -> None:
+        replica = ScriptReplica(self.world, self.world.names, model, optimizer)
+        self._thread.call(self._begin(replica))
+        self._replica = replica
+        self._thread.step_begins()
+
+    def gradient_is_there(self) -> None:
+        since, at = self._thread.rest_of_step()
+        self.world.record(Computed(at=at, node=self.name, since=since, steps=1))
+        if self.uses_gradients:
+            self._thread.call(self._talk.after_gradient())
+
+    def step_is_done(self, samples: int, *, stepped: bool) -> None:
+        assert self._replica is not None
+        if stepped:
+            self._replica.stepped(samples)
+            if type(self._talk).after_step is not Talk.after_step:
+                self._thread.call(self._talk.after_step())
+        self._thread.step_begins()
+
+    def measured(self, value: float) -> None:
+        world = self.world
+        measure = value if math.isfinite(value) else (0.0 if self._rising else NO_TARGET)
+        world.record(
+            Tested(at=world.now, node=world.name, steps=self.steps, measure=measure, sent_bytes=world.sent_bytes)
+        )
+
+    def save(self) -> Saved:
+        return self._thread.call(self._save())
+
+    def load(self, saved: Saved) -> None:
+        self._thread.call(self._load(saved))
+
+    def close(self) -> None:
+        self._thread.close()
+
+    # In the world's thread ---
+
+    async def _begin(self, replica: ScriptReplica) -> None:
+        world = self.world
+        if not world.is_late and len(world.names) > 1:
+            await self._take_first_model(replica)
+        self._talk = parse_strategy(self.strategy).talk(replica)
+        self._talk.start(self._thread.spawn)
+        if world.name == world.names[0] or world.is_late:
+            world.record(
+                TrainingStarted(
+                    at=max(0.0, world.now),
+                    task=self._task,
+                    strategy=self.strategy,
+                    role="strategy",
+                    shards="own",
+                    target=self._target,
+                    rising=self._rising,
+                    parameters=replica.size,
+                )
+            )
+
+    async def _take_first_model(self, replica: ScriptReplica) -> None:
+        """Who begins together begins alike."""
+        world, first = self.world, self.world.names[0]
+        values = replica.read(Quantity.PARAMETERS)
+        if world.name == first:
+            for name in world.peer_names:
+                self._thread.spawn(world.peer(name).send(FIRST_MODEL, body=values.tobytes(), lane=Lane.BULK))
+            return
+        try:
+            async with asyncio.timeout(FIRST_MODEL_S):
+                message = await world.peer(first).receive(FIRST_MODEL)
+        except TimeoutError:
+            raise AtollError(f"{first}, which all begin like, sent no model in {FIRST_MODEL_S:.0f} s") from None
+        theirs = np.frombuffer(message.body, dtype=np.float32)
+        if len(theirs) != len(values):
+            here = f"the model has {len(values)} values here and {len(theirs)} on {first}"
+            raise AtollError(f"{here}: run the same script on all nodes")
+        replica.write(Quantity.PARAMETERS, theirs)
+
+    async def _save(self) -> Saved:
+        if self._replica is None:
+            raise CheckpointError("run.checkpoint: call run.wrap first, which says what is to be saved")
+        return {**under("replica", self._replica.save()), **under("talk", self._talk.save())}
+
+    async def _load(self, saved: Saved) -> None:
+        assert self._replica is not None
+        self._replica.load(part("replica", saved))
+        self._replica.changed = True
+        self._talk.load(part("talk", saved))

@@ -1,0 +1,107 @@
+"""A live world in a thread of its own, beside a program that knows nothing of asyncio."""
+
+import asyncio
+import concurrent.futures
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
+from typing import Any, TypeVar
+
+from atoll.errors import AtollError
+from atoll.world.live.world import LiveWorld
+
+__all__ = ["WorldThread"]
+
+T = TypeVar("T")
+LOOK_EVERY_S = 1.0
+LEAVE_S = 10.0
+
+
+class WorldThread:
+    """Runs an event loop with a world in it until it is closed.
+
+    Args:
+        opening: opens the world, in that loop.
+    """
+
+    def __init__(self, opening: Callable[[], AbstractAsyncContextManager[LiveWorld]]) -> None:
+        self._opening = opening
+        self._opened: concurrent.futures.Future[LiveWorld] = concurrent.futures.Future()
+        self._failure: BaseException | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._thread = threading.Thread(target=self._run, name="atoll", daemon=True)
+        self._thread.start()
+        self.world = self._opened.result()
+        self._loop = self._main_loop
+        self._since = time.monotonic()
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._main())
+        except BaseException as error:  # noqa: BLE001 - told where the program is
+            self._failure = error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error
+            if not self._opened.done():
+                self._opened.set_exception(self._failure)
+
+    async def _main(self) -> None:
+        self._main_loop = asyncio.get_running_loop()
+        self._leaving = asyncio.Event()
+        async with self._opening() as world, asyncio.TaskGroup() as group:
+            self._group = group
+            self._opened.set_result(world)
+            await self._leaving.wait()
+            for task in list(self._tasks):
+                task.cancel()
+
+    def spawn(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
+        """Runs something in the background; to be called in the world's own thread."""
+        task = self._group.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Has something done by the world, and waits for it.
+
+        Raises:
+            AtollError: what runs in the background has failed, now or before.
+        """
+        if not self._thread.is_alive():
+            work.close()
+            self._complain()
+        doing = asyncio.run_coroutine_threadsafe(work, self._loop)
+        while True:
+            done, _ = concurrent.futures.wait([doing], timeout=LOOK_EVERY_S)
+            if done:
+                if doing.cancelled():
+                    self._complain()
+                return doing.result()
+            if not self._thread.is_alive():
+                self._complain()
+
+    def _complain(self) -> None:
+        if self._failure is None:
+            raise AtollError("this run is closed: call atoll.join() again to take part in another")
+        raise AtollError(f"taking part in the run has failed: {self._failure}") from self._failure
+
+    def rest_of_step(self, steps: float = 1.0) -> tuple[float, float]:
+        """A step's computing is done: waits for as long as a slower machine would still need, and says when it began
+        and ended.
+        """
+        world = self.world
+        since = self._since - world.begin_at
+        left = since + steps * world.step_s * world.slowness(since) - world.now
+        if left > 0:
+            time.sleep(left)
+        return since, world.now
+
+    def step_begins(self) -> None:
+        """What comes next is computing."""
+        self._since = time.monotonic()
+
+    def close(self) -> None:
+        """Leaves the run."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._leaving.set)
+            self._thread.join(LEAVE_S)

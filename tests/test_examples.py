@@ -1,0 +1,42 @@
+"""The examples run, small."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def python(*arguments: str | Path) -> str:
+    ended = subprocess.run([sys.executable, *map(str, arguments)], capture_output=True, timeout=120, check=False)
+    assert ended.returncode == 0, ended.stderr.decode()[-2000:]
+    return ended.stdout.decode()
+
+
+def test_mnist_with_none_is_the_script_without_atoll(tmp_path: Path) -> None:
+    """To the bit."""
+    text = (EXAMPLES / "mnist.py").read_text()
+    joined, changes = re.subn(r'strategy="[^"]*"', 'strategy="none"', text)
+    assert changes == 1
+    kept = [line for line in text.splitlines() if not re.search(r"(import atoll|atoll\.join|run\.wrap)", line)]
+    plain = re.sub(r"run\.(shard|measure)\((.*)\)", r"\2", "\n".join(kept))
+    assert "run." not in plain
+    assert "atoll." not in plain
+    for name, source in (("joined", joined), ("plain", plain)):
+        (tmp_path / f"{name}.py").write_text(source)
+        python(tmp_path / f"{name}.py", "--epochs", "2", "--save", tmp_path / f"{name}.pt")
+    theirs = torch.load(tmp_path / "plain.pt")
+    for name, value in torch.load(tmp_path / "joined.pt").items():
+        assert torch.equal(value, theirs[name]), name
+
+
+def test_a_gpt_that_is_saved_and_goes_on(tmp_path: Path) -> None:
+    small = ["--width", "16", "--layers", "1", "--test-every", "4", "--checkpoint", str(tmp_path / "node.safetensors")]
+    first = python(EXAMPLES / "char_gpt.py", "--steps", "8", *small)
+    assert [line.split(":")[0] for line in first.splitlines()] == ["step 4", "step 8"]
+    assert [line.split(":")[0] for line in python(EXAMPLES / "char_gpt.py", "--steps", "12", *small).splitlines()] == [
+        "step 12"
+    ]
