@@ -13,17 +13,19 @@ import torch
 
 from atoll.trace import Exchanged, read_trace
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "torchrun_ddp.py"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 ENVIRONMENT = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
 TOGETHER_S = 60.0
 
 
 @contextmanager
-def node(log: Path, *arguments: str) -> Iterator["subprocess.Popen[bytes]"]:
+def node(example: str, log: Path, *arguments: str) -> Iterator["subprocess.Popen[bytes]"]:
     """A torchrun group; whatever is left of it at the end is killed."""
-    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(EXAMPLE)]
+    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     with log.open("wb") as file:
-        process = subprocess.Popen([*start, *arguments], stdout=file, stderr=subprocess.STDOUT, env=ENVIRONMENT)
+        process = subprocess.Popen(
+            [*start, str(EXAMPLES / example), *arguments], stdout=file, stderr=subprocess.STDOUT, env=ENVIRONMENT
+        )
     try:
         yield process
     finally:
@@ -53,29 +55,59 @@ def wait_until_together(trace: Path, log: Path, since: float = 0.0) -> float:
     return found[-1].at
 
 
+def invitation(log: Path) -> str:
+    until = time.monotonic() + TOGETHER_S
+    while "invitation:" not in log.read_text():
+        assert time.monotonic() < until, log.read_text()
+        time.sleep(0.2)
+    (line,) = (line for line in log.read_text().splitlines() if line.startswith("invitation:"))
+    return line.split()[1]
+
+
+def assert_agreed(one: Path, other: Path) -> None:
+    """What two nodes hold after the rounds that both were in is the same."""
+    ours = {event.name: event.digest for event in together(one)}
+    both = [event for event in together(other) if event.name in ours]
+    assert both
+    assert all(event.digest == ours[event.name] for event in both)
+
+
 def test_two_nodes_of_two_processes(tmp_path: Path) -> None:
     """They exchange; one is killed and returns; what they agreed on is the same, and so are a node's processes."""
     first, second, again = tmp_path / "first.log", tmp_path / "second.log", tmp_path / "again.log"
+    ours = tmp_path / "a" / "n0.jsonl"
     begin = ["--listen", "127.0.0.1:0", "--out", str(tmp_path / "a"), "--epochs", "100000"]
-    with node(first, *begin):
-        until = time.monotonic() + TOGETHER_S
-        while "invitation:" not in first.read_text():
-            assert time.monotonic() < until, first.read_text()
-            time.sleep(0.2)
-        (line,) = (line for line in first.read_text().splitlines() if line.startswith("invitation:"))
-        join = ["--join", line.split()[1], "--out", str(tmp_path / "b")]
-        with node(second, *join, "--epochs", "100000") as process:
-            at = wait_until_together(tmp_path / "a" / "n0.jsonl", second)
+    with node("torchrun_ddp.py", first, *begin):
+        join = ["--join", invitation(first), "--out", str(tmp_path / "b")]
+        with node("torchrun_ddp.py", second, *join, "--epochs", "100000") as process:
+            at = wait_until_together(ours, second)
             kill(process)
         join[-1] = str(tmp_path / "c")
-        with node(again, *join, "--epochs", "12", "--save", str(tmp_path)) as process:
-            wait_until_together(tmp_path / "a" / "n0.jsonl", again, since=at + 1.0)
+        with node("torchrun_ddp.py", again, *join, "--epochs", "12", "--save", str(tmp_path)) as process:
+            wait_until_together(ours, again, since=at + 1.0)
             assert process.wait(60) == 0, again.read_text()
     (theirs,) = (tmp_path / "b").glob("*.jsonl")
-    ours = {event.name: event.digest for event in together(tmp_path / "a" / "n0.jsonl")}
-    agreed = [event for event in together(theirs) if event.name in ours]
-    assert agreed
-    assert all(event.digest == ours[event.name] for event in agreed)
+    assert_agreed(ours, theirs)
     one, other = (torch.load(path) for path in sorted(tmp_path.glob("*.pt")))
     parameters = [name for name in one if "running" not in name]  # DDP leaves each process its own statistics
     assert all(torch.equal(one[name], other[name]) for name in parameters)
+
+
+def test_parts_of_a_model_meet_their_like(tmp_path: Path) -> None:
+    """FSDP2: each process exchanges the part that it has, and a node that is killed returns."""
+    first, second, again = tmp_path / "first.log", tmp_path / "second.log", tmp_path / "again.log"
+    small = ["--width", "16", "--layers", "1", "--steps", "1000000"]
+    rings = [tmp_path / "a" / str(rank) / "n0.jsonl" for rank in range(2)]
+    with node("torchrun_fsdp.py", first, "--listen", "127.0.0.1:0", "--out", str(tmp_path / "a"), *small):
+        join = ["--join", invitation(first), "--out", str(tmp_path / "b")]
+        with node("torchrun_fsdp.py", second, *join, *small) as process:
+            at = max(wait_until_together(ring, second) for ring in rings)
+            kill(process)
+        join[-1] = str(tmp_path / "c")
+        with node("torchrun_fsdp.py", again, *join, *small):
+            for ring in rings:
+                wait_until_together(ring, again, since=at + 1.0)
+    for rank, ring in enumerate(rings):
+        (theirs,) = (tmp_path / "b" / str(rank)).glob("*.jsonl")
+        assert_agreed(ring, theirs)
+    assert {event.digest for event in together(rings[0])}.isdisjoint(event.digest for event in together(rings[1]))

@@ -33,6 +33,16 @@ def test_all_nodes_together_have_everything_once(examples: int, nodes: int, batc
     assert max(map(len, taken)) - min(map(len, taken)) <= 1
 
 
+@given(st.integers(1, 60), st.integers(1, 5), st.integers(1, 9), st.sampled_from(["loader", "batches", "list"]))
+def test_the_processes_of_a_node_get_equally_many_batches(examples: int, count: int, batch: int, what: str) -> None:
+    """Else those with more would wait for the others for ever."""
+    plain = DataLoader(numbers(examples), batch_size=batch)
+    own = BatchSampler(SequentialSampler(range(examples)), batch, drop_last=False)
+    data = {"loader": plain, "batches": DataLoader(numbers(examples), batch_sampler=own), "list": list(range(examples))}
+    shards = [Shard(data[what], lambda rank=rank: Present(rank, count), even=True) for rank in range(count)]  # type: ignore[misc]
+    assert len({len(list(shard)) for shard in shards}) == 1
+
+
 @given(st.integers(1, 60), st.integers(1, 4), st.integers(1, 9))
 def test_batches_that_are_not_full_are_dropped(examples: int, nodes: int, batch: int) -> None:
     loader = DataLoader(numbers(examples), batch_size=batch, drop_last=True)

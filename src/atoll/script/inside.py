@@ -1,7 +1,8 @@
 """Inside a node: the processes that torchrun has started together.
 
-Where a node is several processes, torch.distributed joins them as it always does.  The first of them speaks for the
-node; the others do what it says at every step: it tells them who is here, and what an exchange has changed.
+Where a node is several processes, torch.distributed joins them as it always does.  If each has the whole model (DDP)
+the first of them speaks for the node; the others do what it says at every step: it tells them who is here, and what an
+exchange has changed.  If each has a part (FSDP2), each speaks for its part with those who have the same part elsewhere.
 """
 
 import json
@@ -43,6 +44,12 @@ class Inside:
         told = [json.dumps(facts)]
         dist.broadcast_object_list(told, 0, group=self._control)
         return json.loads(told[0])
+
+    def gather(self, fact: str) -> list[str]:
+        """What every one of them says, on all of them."""
+        told: list[Any] = [None] * self.size
+        dist.all_gather_object(told, fact, group=self._control)
+        return [str(each) for each in told]
 
     def tell(self, numbers: list[float]) -> list[float]:
         """What the speaker says, on all of them."""

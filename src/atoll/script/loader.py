@@ -9,7 +9,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from torch.utils.data import (
@@ -25,6 +25,8 @@ from atoll.errors import TaskError
 from atoll.seeds import derive
 
 __all__ = ["Present", "Shard"]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,8 @@ class Shard:
         factor: how much of a batch is to be taken now.
         seed: of the order.
         taken: told how many examples each batch has.
+        even: whether all must get equally many batches, as the processes of one node must; the last few examples of an
+            epoch are left out then.
     """
 
     def __init__(
@@ -58,8 +62,10 @@ class Shard:
         factor: Callable[[], float] = lambda: 1.0,
         seed: int = 0,
         taken: Callable[[int], None] = lambda _: None,
+        even: bool = False,
     ) -> None:
         self._data = data
+        self._even = even
         self._who = who
         self._taken = taken
         self._places: _Places | None = None
@@ -68,8 +74,8 @@ class Shard:
             if data.batch_sampler is None:
                 raise TaskError("run.shard: a DataLoader without batches: give it a batch_size, or pass its dataset")
             if type(data.sampler) in (RandomSampler, SequentialSampler) and data.batch_size is not None:
-                self._places = _Places(data, who, factor, seed)
-            self._loader = _with_batches(data, self._places or _EveryNth(data.batch_sampler, who))
+                self._places = _Places(data, who, factor, seed, even=even)
+            self._loader = _with_batches(data, self._places or _EveryNth(data.batch_sampler, who, even=even))
 
     def __iter__(self) -> Iterator[Any]:
         for batch, examples in self._of_loader(self._loader) if self._loader is not None else self._every_nth():
@@ -85,13 +91,11 @@ class Shard:
     def _every_nth(self) -> Iterator[tuple[Any, int]]:
         data = self._data
         if isinstance(data, Dataset) and not isinstance(data, IterableDataset):  # it has places
-            for place in range(_size(data)):
-                if self._who().has(place):
-                    yield data[place], 1
+            for place in _turns(range(_size(data)), self._who, even=self._even):
+                yield data[place], 1
             return
-        for place, each in enumerate(data):
-            if self._who().has(place):
-                yield each, 1
+        for each in _turns(data, self._who, even=self._even):
+            yield each, 1
 
     def __len__(self) -> int:
         return math.ceil(len(self._data) / self._who().count)
@@ -116,12 +120,13 @@ class _Places(Sampler[list[int]]):
     """Batches of places, of those that are this node's."""
 
     def __init__(
-        self, loader: DataLoader[Any], who: Callable[[], Present], factor: Callable[[], float], seed: int
+        self, loader: DataLoader[Any], who: Callable[[], Present], factor: Callable[[], float], seed: int, *, even: bool
     ) -> None:
         assert loader.batch_size is not None
         self._count = _size(loader.dataset)
         self._size = loader.batch_size
         self._drops = loader.drop_last
+        self._even = even
         self._shuffles = isinstance(loader.sampler, RandomSampler)
         self._who, self._factor, self._seed = who, factor, seed
         self._epoch = 0
@@ -142,8 +147,9 @@ class _Places(Sampler[list[int]]):
             end = min(self._count, place + size * count)
             mine = order[place + (rank - place) % count : end : count].tolist()
             full = place + size * count <= self._count
+            everybody = not self._even or end - place >= count
             place = end
-            if mine and (full or not self._drops):
+            if mine and everybody and (full or not self._drops):
                 self._ahead.append((place, len(mine)))
                 yield mine
 
@@ -165,14 +171,27 @@ class _Places(Sampler[list[int]]):
 class _EveryNth(Sampler[list[int]]):
     """Of the batches that a user's own sampler makes, those whose turn is this node's."""
 
-    def __init__(self, batches: Iterable[list[int]], who: Callable[[], Present]) -> None:
+    def __init__(self, batches: Iterable[list[int]], who: Callable[[], Present], *, even: bool) -> None:
         self._batches = batches
         self._who = who
+        self._even = even
 
     def __iter__(self) -> Iterator[list[int]]:
-        for place, batch in enumerate(self._batches):
-            if self._who().has(place):
-                yield batch
+        return _turns(self._batches, self._who, even=self._even)
+
+
+def _turns(items: Iterable[T], who: Callable[[], Present], *, even: bool) -> Iterator[T]:
+    """Those whose turn is this node's; if all must get equally many, when there is one for everybody."""
+    mine: T | None = None
+    for place, item in enumerate(items):
+        present = who()
+        if present.has(place):
+            mine = item
+            if not even:
+                yield item
+        if even and place % present.count == present.count - 1 and mine is not None:
+            yield mine
+            mine = None
 
 
 def _with_batches(loader: DataLoader[Any], batches: Sampler[list[int]]) -> DataLoader[Any]:

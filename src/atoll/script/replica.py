@@ -14,7 +14,7 @@ from atoll.group import Group
 from atoll.saved import Saved, note, part, read_note, under
 from atoll.strategy import Quantity, Work
 from atoll.train.memory import as_array, remember, what_is_remembered
-from atoll.train.parameters import Parameters
+from atoll.train.parameters import Parameters, local
 from atoll.world.base import World
 
 __all__ = ["ScriptReplica"]
@@ -123,7 +123,11 @@ class ScriptReplica:
         }
 
     def load(self, saved: Saved) -> None:
-        self._model.load_state_dict({name: torch.from_numpy(value) for name, value in part("model", saved).items()})
+        values = part("model", saved)
+        with torch.no_grad():
+            for name, tensor in self._model.state_dict().items():
+                here = local(tensor)
+                here.copy_(torch.from_numpy(values[name]).view(here.shape))
         remember(self._optimizer, part("optimizer", saved))
         self.work[:] = saved["work"]
         self.steps = int(read_note(saved["steps"]))

@@ -16,7 +16,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from atoll.errors import AtollError, CheckpointError, StrategyError
+from atoll.errors import AtollError, CheckpointError, InvitationError, StrategyError
 from atoll.saved import note, read_note
 from atoll.script.inside import Inside
 from atoll.script.launch import Launch, launched
@@ -44,6 +44,7 @@ def join(
     rising: bool = True,
     seed: int = 0,
     seats: int = 16,
+    sharded: bool = False,
     out: Path | str | None = None,
 ) -> "Run":
     """Takes part in a run: the one that the launcher is for (`atoll run`, `atoll node`), the one that an invitation is
@@ -57,21 +58,38 @@ def join(
         rising: whether it rises towards that (an accuracy) or falls (a loss).
         seed: of the order of the data, the same on all nodes.
         seats: how many machines may take part at one time.
+        sharded: under torchrun, whether each process has a part of the model (FSDP2) and speaks for that; it listens at
+            its own port then, counted from `listen` on.
         out: a folder for the trace; none if left out.
     """
     parse_strategy(strategy)
+    inside = Inside.find()
     launch = launched()
     if launch is None:
-        machine = Machine(
-            data=None,
-            device="cpu",
-            listen=parse_address(listen, "listen") if listen else None,
-            public=[],
-            out=Path(out) if out else None,
-        )
+        address = parse_address(listen, "listen") if listen else None
+        place = Path(out) if out else None
+        if sharded and inside:
+            invitation = _of_process(invitation, inside) if invitation else None
+            address = (address[0], address[1] + inside.rank) if address and address[1] else address
+            place = place / str(inside.rank) if place else None
+        machine = Machine(data=None, device="cpu", listen=address, public=[], out=place)
         card = Card(task="script", strategy=strategy, seed=seed, seats=seats)
         launch = launch_member(Invitation.parse(invitation) if invitation else card, machine)
-    return Run(launch, strategy, NO_TARGET if target is None else target, rising=rising)
+    voice = None
+    if inside is None or inside.speaks or sharded:
+        voice = Voice(launch, strategy, NO_TARGET if target is None else target, rising=rising)
+    return Run(launch, voice, inside, sharded=sharded)
+
+
+def _of_process(invitation: str, inside: Inside) -> str:
+    """Every process of a group that is sharded has an invitation of its own."""
+    found = invitation.split(",")
+    if len(found) != inside.size:
+        raise InvitationError(
+            f"the run's nodes are groups of {len(found)} processes, and this is one of {inside.size}: "
+            f"--nproc-per-node {len(found)}, so that each has the same part of the model"
+        )
+    return found[inside.rank]
 
 
 def launch_member(what: Card | Invitation, machine: Machine, watch: Callable[[Event], None] = lambda _: None) -> Launch:
@@ -94,16 +112,17 @@ def launch_member(what: Card | Invitation, machine: Machine, watch: Callable[[Ev
 class Run:
     """A script's part in a run.  Made by `atoll.join()`."""
 
-    def __init__(self, launch: Launch, strategy: str, target: float, *, rising: bool) -> None:
+    def __init__(self, launch: Launch, voice: Voice | None, inside: Inside | None, *, sharded: bool) -> None:
         self._launch = launch
-        self._inside = Inside.find()
-        self._voice: Voice | None = None
+        self._voice = voice
+        self._inside = inside
+        self._sharded = sharded
         facts: dict[str, Any] = {}
-        if self._inside is None or self._inside.speaks:
-            self._voice = Voice(launch, strategy, target, rising=rising)
-            facts = {"name": self._voice.name, "strategy": self._voice.strategy, "seed": self._voice.world.seed}
-        if self._inside:
-            facts = self._inside.tell_once(facts)
+        if voice:
+            facts = {"name": voice.name, "strategy": voice.strategy, "seed": voice.world.seed}
+        if inside:
+            facts = inside.tell_once(facts)
+        self._invitations = inside.gather(launch.invitation()) if inside and sharded else []
         self.name: str = facts["name"]
         """This node's."""
         self.strategy: str = facts["strategy"]
@@ -129,6 +148,8 @@ class Run:
     @property
     def invitation(self) -> str:
         """For others: `atoll node --join`, or `atoll.join(invitation=…)`.  Empty where nobody can join."""
+        if self._invitations:
+            return ",".join(self._invitations) if all(self._invitations) else ""
         return self._launch.invitation() if self._voice else ""
 
     # What a script does ---
@@ -159,7 +180,14 @@ class Run:
         """
         if self._launch.alone and self._inside is None:
             return data
-        found = Shard(data, self._who, factor=lambda: self._batch_factor, seed=self._seed, taken=self._took)
+        found = Shard(
+            data,
+            self._who,
+            factor=lambda: self._batch_factor,
+            seed=self._seed,
+            taken=self._took,
+            even=self._inside is not None,
+        )
         self._shards.append(found)
         return found
 
@@ -172,15 +200,16 @@ class Run:
         """Saves all that this node is: model, optimiser, place in the data, and what its strategy remembers."""
         if self._voice:
             saved = self._voice.save()
-            write_node(Path(path), {**saved, "places": note([shard.save() for shard in self._shards])}, self._identity)
+            saved["places"] = note([shard.save() for shard in self._shards])
+            write_node(self._own(path), saved, self._identity)
 
     def resume(self, path: Path | str) -> bool:
         """Goes on from a checkpoint, after `wrap` and `shard`; says whether there was one."""
-        if not Path(path).exists():
+        if not self._own(path).exists():
             return False
         if self._model is None:
             raise CheckpointError("run.resume: call run.wrap and run.shard first, which say what is to go on")
-        saved = read_node(Path(path), self._identity)
+        saved = read_node(self._own(path), self._identity)
         if self._voice:
             self._voice.load(saved)
             self.steps = self._voice.steps
@@ -202,6 +231,11 @@ class Run:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _own(self, path: Path | str) -> Path:
+        """Where this process saves what it is: each its own file if each has a part of the model."""
+        path = Path(path)
+        return path.with_name(f"{path.name}.{self._inside.rank}") if self._inside and self._sharded else path
 
     @property
     def _identity(self) -> dict[str, Any]:
@@ -227,7 +261,7 @@ class Run:
     @cached_property
     def _uses_gradients(self) -> bool:
         used = self._voice is not None and self._voice.uses_gradients
-        return self._inside.tell([used])[0] > 0 if self._inside else used
+        return self._inside.tell([used])[0] > 0 if self._inside and not self._sharded else used
 
     def _agree(self, tensors: Callable[[], Iterable[torch.Tensor]]) -> None:
         """The processes of a node learn from the one that speaks who is here, and what has changed."""
@@ -238,7 +272,7 @@ class Run:
             here = self._present
             news = self._inside.tell([changed, here.rank, here.count, self._batch_factor])
             self._present, self._batch_factor = Present(int(news[1]), int(news[2])), news[3]
-            if news[0]:
+            if news[0] and not self._sharded:
                 self._inside.copy(tensors())
 
     def _tensors(self) -> Iterable[torch.Tensor]:

@@ -19,6 +19,7 @@ import torch
 
 from atoll.codec import Codec
 from atoll.exchange import Body, Vector
+from atoll.exchange.vectors import all_finite
 from atoll.saved import Saved, note, part, read_note, under
 from atoll.strategy.replica import Quantity, Replica, Work
 from atoll.strategy.talk import Spawn, Talk, record_push
@@ -88,7 +89,7 @@ class Deltas(Talk):
         assert self._before is not None
         assert self._changed is not None
         change = (replica.read(Quantity.PARAMETERS) - self._before) * self._share
-        if not np.isfinite(change).all():
+        if not all_finite(change):
             world = replica.world
             world.record(ContributionRefused(at=world.now, node=world.name, name="change", why="not finite"))
             change = np.zeros_like(change)
@@ -189,7 +190,7 @@ class Deltas(Talk):
         if size < 0:
             raise ValueError(f"{len(body)} bytes are no change")
         change = self._decode(body[:size], len(self._changed), step)
-        if change.shape != self._changed.shape or not np.isfinite(change).all():
+        if change.shape != self._changed.shape or not all_finite(change):
             raise ValueError(f"{len(body)} bytes are no change of a model of {len(self._changed)}")
         return change, np.frombuffer(body[size:], dtype=np.int64)
 

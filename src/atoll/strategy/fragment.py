@@ -5,9 +5,10 @@ import numpy as np
 from atoll.codec import Feedback
 from atoll.codec.reduce import Reduced
 from atoll.exchange import Vector
+from atoll.exchange.vectors import all_finite
 from atoll.saved import Saved
 from atoll.strategy.ahead import Ahead, Steps
-from atoll.strategy.correction import Correction
+from atoll.strategy.correction import Correction, Uncorrected
 from atoll.strategy.outer import Outer
 
 __all__ = ["Fragment"]
@@ -69,7 +70,7 @@ class Fragment:
 
         `None` if that is of no use to anybody.
         """
-        if snapshot is None or not np.isfinite(snapshot).all():
+        if snapshot is None or not all_finite(snapshot):
             return None
         given = self._contributed = self._ahead.contribution(snapshot)
         corrections = self.correction.begin()
@@ -81,7 +82,7 @@ class Fragment:
         self._kept_before = self.feedback.kept
         given = self.feedback.given(given * np.float32(weight))
         self._given = given, weight
-        return given if np.isfinite(given).all() else None
+        return given if all_finite(given) else None
 
     def abandon(self, snapshot: Vector | None) -> None:
         """The round that was begun with this snapshot will not be: what it was given is the node's own again."""
@@ -127,11 +128,11 @@ class Fragment:
     def mean(self, result: Reduced, weight: float) -> Vector | None:
         """What a round says; `None` if it says nothing of use.  All members hold the same bytes and see the same."""
         unsent = result.unsent
-        self.feedback.keep(unsent if unsent is not None and np.isfinite(unsent).all() else None)
-        if weight <= 0 or not np.isfinite(result.total).all():
+        self.feedback.keep(unsent if unsent is not None and all_finite(unsent) else None)
+        if weight <= 0 or not all_finite(result.total):
             return None
         mean: Vector = result.total / np.float32(weight)
-        if self._given is not None and self._given[1] > 0:
+        if self._given is not None and self._given[1] > 0 and not isinstance(self.correction, Uncorrected):
             sent = self._given[0] if unsent is None else self._given[0] - unsent
             self._missed = mean - sent / np.float32(self._given[1])
         if self._absolute:

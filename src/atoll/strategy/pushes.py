@@ -24,6 +24,7 @@ from atoll.codec import Codec
 from atoll.codec.transform import Cosine, LowRank
 from atoll.errors import StrategyError
 from atoll.exchange import Body, Vector
+from atoll.exchange.vectors import all_finite
 from atoll.saved import Saved
 from atoll.strategy.merge import Arrival, Drift, Merge, Own
 from atoll.strategy.replica import Quantity, Replica
@@ -132,7 +133,7 @@ class Pushes(Talk):
             if self._is_new and whole:
                 self._new_until_s = 0.0
                 replica.write(Quantity.PARAMETERS, whole.values)
-            if np.isfinite(replica.read(Quantity.PARAMETERS)).all():
+            if all_finite(replica.read(Quantity.PARAMETERS)):
                 self._merge(replica, arrivals, self._own)
             else:  # there is nothing of its own to merge with
                 replica.write(Quantity.PARAMETERS, arrivals[-1].values)
@@ -163,7 +164,7 @@ class Pushes(Talk):
         if not targets:
             return
         values = self._replica.read(Quantity.PARAMETERS)
-        if not np.isfinite(values).all():
+        if not all_finite(values):
             world.record(ContributionRefused(at=world.now, node=world.name, name="push", why="not finite"))
             return
         weight = 1.0
@@ -231,7 +232,7 @@ class Pushes(Talk):
             return None
         values, told = read
         assert self._initial is not None
-        if len(values) != len(self._initial) or not np.isfinite(values).all():
+        if len(values) != len(self._initial) or not all_finite(values):
             raise ValueError(f"{len(values)} values are no model of {len(self._initial)}, or not finite")
         work = np.frombuffer(message.body[size:], dtype=np.int64)
         record_push(self._replica.world, f"push of {message.sender}", sent_s)

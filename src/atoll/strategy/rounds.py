@@ -20,7 +20,6 @@ are averaged, models are averaged a few times after every such change, by rounds
 """
 
 import asyncio
-import hashlib
 import itertools
 import math
 from collections import deque
@@ -33,6 +32,7 @@ import numpy as np
 from atoll.codec.reduce import Plain, Reduced, Reduction, fitting
 from atoll.errors import StrategyError
 from atoll.exchange import Round, Vector
+from atoll.exchange.vectors import all_finite, digest
 from atoll.group import GRACE_S, Summary, View
 from atoll.saved import Saved, part, under
 from atoll.strategy.ahead import Ahead, OwnSteps, Steps
@@ -259,7 +259,7 @@ class Rounds(Talk):
     def _collect(self) -> None:
         """Takes the gradient of this step up among those to share.  One that is not finite is not used either."""
         own = self._replica.read(self._quantity)
-        if not np.isfinite(own).all():
+        if not all_finite(own):
             self._replica.write(self._quantity, np.zeros_like(own))
             return
         for fragment in self._fragments:
@@ -365,9 +365,9 @@ class Rounds(Talk):
         if self._quantity is Quantity.PARAMETERS:
             held = [_held(fragment) for fragment in self._fragments]
             self._lineage.agreed(replica.group.view.name, pending.meeting.key + 1, held)
-        digest = _digest(fragment.agreed if self._quantity is Quantity.PARAMETERS else mean)
+        told = digest(fragment.agreed if self._quantity is Quantity.PARAMETERS else mean)
         if self._is_of_all:
-            self._results[pending.meeting.name] = digest
+            self._results[pending.meeting.name] = told
             for old in list(self._results)[:-REMEMBERED]:
                 del self._results[old]
         self._choice.learn(pending.via, world.now - pending.since, tail.reports)
@@ -381,7 +381,7 @@ class Rounds(Talk):
                 since=pending.since,
                 members=pending.meeting.size,
                 late=late,
-                digest=digest,
+                digest=told,
             )
         )
         return True
@@ -399,9 +399,9 @@ class Rounds(Talk):
         forgets what it has in common with others, and is handed what they hold.
         """
         world = self._replica.world
-        for name, digest in results:
-            if self._results.get(name, digest) != digest:
-                why = f"{sender} holds {digest}, and this node {self._results[name]}"
+        for name, theirs in results:
+            if self._results.get(name, theirs) != theirs:
+                why = f"{sender} holds {theirs}, and this node {self._results[name]}"
                 world.record(ContributionRefused(at=world.now, node=world.name, name=str(name), why=why))
                 self._lineage = Lineage(self._lineage.held, (f"{world.name} at {world.now}", 0))
                 self._is_astray = True
@@ -490,10 +490,6 @@ class _Pending:
     """How many steps' gradients the snapshot holds."""
     since: float
     task: asyncio.Task[Reduced | None]
-
-
-def _digest(values: Vector | None) -> str:
-    return "" if values is None else hashlib.blake2b(values.tobytes(), digest_size=4).hexdigest()
 
 
 def _held(fragment: Fragment) -> Vector:

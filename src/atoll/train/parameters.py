@@ -1,9 +1,10 @@
 """A model's parameters as ranges of one vector.
 
-An index maps the tensors of a model onto ranges of one logical vector and moves them to and from a contiguous staging
-buffer.  Parameters stay where they are: nothing is re-allocated, so tied weights, `.to()` and checkpoints need no
-special case.  Tied tensors are one range; frozen parameters are left out; floating-point buffers (batch-norm
-statistics) travel with the parameters, not with gradients.
+An index maps the tensors of a model onto ranges of one logical vector and copies them to and from it.  Parameters stay
+where they are: nothing is re-allocated, so tied weights, `.to()` and checkpoints need no special case.  Tied tensors
+are one range; frozen parameters are left out; floating-point buffers (batch-norm statistics) travel with the
+parameters, not with gradients.  Of a tensor that is spread over several processes (FSDP2) the vector has the part that
+is here.
 """
 
 import itertools
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 
 from atoll.exchange import Vector
 
-__all__ = ["Parameters", "Range"]
+__all__ = ["Parameters", "Range", "local"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,49 +35,58 @@ class Parameters:
         trained = {name: value for name, value in model.named_parameters() if value.requires_grad}
         buffers = {name: value for name, value in model.named_buffers() if value.is_floating_point()}
         self._trained = list(trained.values())
-        self._tensors = [*self._trained, *buffers.values()]
+        self._tensors = [local(tensor.detach()) for tensor in (*self._trained, *buffers.values())]
         ends = np.cumsum([0, *(tensor.numel() for tensor in self._tensors)]).tolist()
         names = [*trained, *buffers]
         self.ranges = tuple(Range(name, *span) for name, span in zip(names, itertools.pairwise(ends), strict=True))
         self.size: int = ends[-1]
-        self._staging = torch.zeros(self.size, device=self._tensors[0].device)
-        self._views = [
-            self._staging[each.start : each.stop].view(tensor.shape)
-            for each, tensor in zip(self.ranges, self._tensors, strict=True)
-        ]
+        self._sizes = [tensor.numel() for tensor in self._tensors]
+        self._device = self._tensors[0].device
+
+    def _views(self, values: Tensor) -> list[Tensor]:
+        """A vector as the tensors that it is made of."""
+        parts = torch.split(values, self._sizes)
+        return [part.view(tensor.shape) for part, tensor in zip(parts, self._tensors, strict=True)]
 
     def read(self) -> Vector:
         """A copy of all values."""
+        values = torch.empty(self.size, device=self._device)
         with torch.no_grad():
-            torch._foreach_copy_(self._views, [tensor.detach() for tensor in self._tensors])
-        return self._copy()
+            torch._foreach_copy_(self._views(values), self._tensors)
+        return values.cpu().numpy()
 
     def write(self, values: Vector) -> None:
-        self._staging.copy_(_tensor(values))
+        given = _tensor(values).to(self._device)
         with torch.no_grad():
-            torch._foreach_copy_([tensor.detach() for tensor in self._tensors], self._views)
+            torch._foreach_copy_(self._tensors, self._views(given))
 
     def add(self, change: Vector) -> None:
         self.write(self.read() + change)
 
     def read_gradient(self) -> Vector:
         """A copy of all gradients; 0 where there is none."""
-        self._staging.zero_()
-        for view, tensor in zip(self._views, self._trained, strict=False):
+        values = torch.zeros(self.size, device=self._device)
+        for view, tensor in zip(self._views(values), self._trained, strict=False):
             if tensor.grad is not None:
-                view.copy_(tensor.grad)
-        return self._copy()
+                view.copy_(local(tensor.grad))
+        return values.cpu().numpy()
 
     def write_gradient(self, values: Vector) -> None:
-        self._staging.copy_(_tensor(values))
-        for view, tensor in zip(self._views, self._trained, strict=False):
-            tensor.grad = _like(view, tensor)
+        given = _tensor(values).to(self._device)
+        for view, tensor in zip(self._views(given), self._trained, strict=False):
+            if tensor.grad is not None and hasattr(tensor.grad, "to_local"):
+                local(tensor.grad).copy_(view)
+            else:
+                tensor.grad = _like(view, tensor)
 
     def add_gradient(self, change: Vector) -> None:
         self.write_gradient(self.read_gradient() + change)
 
-    def _copy(self) -> Vector:
-        return self._staging.to("cpu", copy=True).numpy()
+
+def local(tensor: Tensor) -> Tensor:
+    """The part of a tensor that this process has: all of it, but for one that is spread over several."""
+    part: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return part
 
 
 def _tensor(values: Vector) -> Tensor:

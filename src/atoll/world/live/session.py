@@ -293,7 +293,8 @@ class Session:
         try:
             while True:
                 head, payload = await carrier.receive(way.inbox.place)
-                self._heard()
+                if way.lane is Lane.CONTROL:  # bulk may have another way, and says nothing about this one
+                    self._heard()
                 await self._take(way, carrier, head, payload)
         except FrameError as error:
             log.warning("%s is dropped: %s", self.name, error)
