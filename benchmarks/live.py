@@ -322,6 +322,8 @@ def agreement(arguments: argparse.Namespace) -> None:
                     simulated = read_result(path)
                     assert simulated is not None
                     pairs.append(((simulated, list(read_trace(path))), _emulated(spec)))
+            for seed, ((simulated, _), (emulated, _)) in enumerate(pairs):
+                print(f"seed {seed}: {simulated.seconds_to_target} and {emulated.seconds_to_target}", flush=True)
             rows.append([name, f"`{strategy}`", *_agreement(pairs)])
             print(*rows[-1], sep=" | ", flush=True)
             put(
@@ -337,6 +339,8 @@ def agreement(arguments: argparse.Namespace) -> None:
                         "waiting, simulated",
                         "emulated",
                         "exchange p50, simulated",
+                        "emulated",
+                        "p90, simulated",
                         "emulated",
                         "p95, simulated",
                         "emulated",
@@ -357,7 +361,7 @@ def _agreement(pairs: list[Any]) -> list[str]:
     ]
     found = [f"{fmean(seconds[0]):.1f}", f"{fmean(seconds[1]):.1f}", f"{fmean(seconds[1]) / fmean(seconds[0]):.2f}"]
     found += [f"{share:.0%}" for share in waiting]
-    for share in (50, 95):
+    for share in (50, 90, 95):
         found += [f"{np.percentile(each, share):.3f}" for each in lengths]
     return found
 
