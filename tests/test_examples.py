@@ -28,8 +28,8 @@ def test_mnist_with_none_is_the_script_without_atoll(tmp_path: Path) -> None:
     for name, source in (("joined", joined), ("plain", plain)):
         (tmp_path / f"{name}.py").write_text(source)
         python(tmp_path / f"{name}.py", "--epochs", "2", "--save", tmp_path / f"{name}.pt")
-    theirs = torch.load(tmp_path / "plain.pt")
-    for name, value in torch.load(tmp_path / "joined.pt").items():
+    theirs = torch.load(tmp_path / "plain.pt", weights_only=True)
+    for name, value in torch.load(tmp_path / "joined.pt", weights_only=True).items():
         assert torch.equal(value, theirs[name]), name
 
 

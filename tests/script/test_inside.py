@@ -19,12 +19,12 @@ TOGETHER_S = 60.0
 
 
 @contextmanager
-def node(example: str, log: Path, *arguments: str) -> Iterator["subprocess.Popen[bytes]"]:
+def node(script: Path, log: Path, *arguments: str) -> Iterator["subprocess.Popen[bytes]"]:
     """A torchrun group; whatever is left of it at the end is killed."""
     start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     with log.open("wb") as file:
         process = subprocess.Popen(
-            [*start, str(EXAMPLES / example), *arguments], stdout=file, stderr=subprocess.STDOUT, env=ENVIRONMENT
+            [*start, str(script), *arguments], stdout=file, stderr=subprocess.STDOUT, env=ENVIRONMENT
         )
     try:
         yield process
@@ -77,18 +77,18 @@ def test_two_nodes_of_two_processes(tmp_path: Path) -> None:
     first, second, again = tmp_path / "first.log", tmp_path / "second.log", tmp_path / "again.log"
     ours = tmp_path / "a" / "n0.jsonl"
     begin = ["--listen", "127.0.0.1:0", "--out", str(tmp_path / "a"), "--epochs", "100000"]
-    with node("torchrun_ddp.py", first, *begin):
+    with node(EXAMPLES / "torchrun_ddp.py", first, *begin):
         join = ["--join", invitation(first), "--out", str(tmp_path / "b")]
-        with node("torchrun_ddp.py", second, *join, "--epochs", "100000") as process:
+        with node(EXAMPLES / "torchrun_ddp.py", second, *join, "--epochs", "100000") as process:
             at = wait_until_together(ours, second)
             kill(process)
         join[-1] = str(tmp_path / "c")
-        with node("torchrun_ddp.py", again, *join, "--epochs", "12", "--save", str(tmp_path)) as process:
+        with node(EXAMPLES / "torchrun_ddp.py", again, *join, "--epochs", "12", "--save", str(tmp_path)) as process:
             wait_until_together(ours, again, since=at + 1.0)
             assert process.wait(60) == 0, again.read_text()
     (theirs,) = (tmp_path / "b").glob("*.jsonl")
     assert_agreed(ours, theirs)
-    one, other = (torch.load(path) for path in sorted(tmp_path.glob("*.pt")))
+    one, other = (torch.load(path, weights_only=True) for path in sorted(tmp_path.glob("*.pt")))
     parameters = [name for name in one if "running" not in name]  # DDP leaves each process its own statistics
     assert all(torch.equal(one[name], other[name]) for name in parameters)
 
@@ -98,16 +98,25 @@ def test_parts_of_a_model_meet_their_like(tmp_path: Path) -> None:
     first, second, again = tmp_path / "first.log", tmp_path / "second.log", tmp_path / "again.log"
     small = ["--width", "16", "--layers", "1", "--steps", "1000000"]
     rings = [tmp_path / "a" / str(rank) / "n0.jsonl" for rank in range(2)]
-    with node("torchrun_fsdp.py", first, "--listen", "127.0.0.1:0", "--out", str(tmp_path / "a"), *small):
+    with node(EXAMPLES / "torchrun_fsdp.py", first, "--listen", "127.0.0.1:0", "--out", str(tmp_path / "a"), *small):
         join = ["--join", invitation(first), "--out", str(tmp_path / "b")]
-        with node("torchrun_fsdp.py", second, *join, *small) as process:
+        with node(EXAMPLES / "torchrun_fsdp.py", second, *join, *small) as process:
             at = max(wait_until_together(ring, second) for ring in rings)
             kill(process)
         join[-1] = str(tmp_path / "c")
-        with node("torchrun_fsdp.py", again, *join, *small):
+        with node(EXAMPLES / "torchrun_fsdp.py", again, *join, *small):
             for ring in rings:
                 wait_until_together(ring, again, since=at + 1.0)
     for rank, ring in enumerate(rings):
         (theirs,) = (tmp_path / "b" / str(rank)).glob("*.jsonl")
         assert_agreed(ring, theirs)
     assert {event.digest for event in together(rings[0])}.isdisjoint(event.digest for event in together(rings[1]))
+
+
+def test_all_processes_of_a_node_go_on_from_a_checkpoint(tmp_path: Path) -> None:
+    """With the optimiser's memory too: else they would not hold the same model for long."""
+    for steps in (5, 10):
+        with node(Path(__file__).with_name("resuming.py"), tmp_path / "log", str(tmp_path)) as process:
+            assert process.wait(60) == 0, (tmp_path / "log").read_text()
+        one, other = (torch.load(tmp_path / f"{steps}.{rank}.pt", weights_only=True) for rank in range(2))
+        assert all(torch.equal(one[name], other[name]) for name in one)

@@ -155,7 +155,7 @@ def test_a_checkpoint_goes_on_exactly(tmp_path: Path) -> None:
     for name, value in whole.items():
         assert torch.equal(value, rest[name]), name
     torch.save(rest, tmp_path / "plain.pt")
-    small().load_state_dict(torch.load(tmp_path / "plain.pt"))  # without Atoll
+    small().load_state_dict(torch.load(tmp_path / "plain.pt", weights_only=True))  # without Atoll
     with atoll.join("none") as run, pytest.raises(CheckpointError, match=r"call run\.wrap"):
         run.resume(path)
 
@@ -230,9 +230,9 @@ def test_gradients_every_step_are_what_ddp_does(tmp_path: Path, optimizer: str, 
     more = ["--optimizer", optimizer, "--accumulate", str(accumulate)]
     emulated(tmp_path, *more)
     torchrun(3, str(TRAINING), str(tmp_path), "--how", "ddp", *more)
-    reference = torch.load(tmp_path / "ddp.0.pt")
+    reference = torch.load(tmp_path / "ddp.0.pt", weights_only=True)
     for node in range(3):
-        ours = torch.load(tmp_path / f"atoll.{node}.pt")
+        ours = torch.load(tmp_path / f"atoll.{node}.pt", weights_only=True)
         for name, value in reference.items():
             torch.testing.assert_close(ours[name], value, rtol=1e-4, atol=1e-5)
 

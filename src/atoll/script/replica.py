@@ -1,7 +1,6 @@
 """A user's own model and optimiser, as strategies see them."""
 
 import math
-from collections import deque
 
 import numpy as np
 import torch
@@ -18,8 +17,6 @@ from atoll.train.parameters import Parameters, local
 from atoll.world.base import World
 
 __all__ = ["ScriptReplica"]
-
-LOSSES = 10
 
 
 class ScriptReplica:
@@ -46,7 +43,6 @@ class ScriptReplica:
         self._optimizer = optimizer
         self._tensors: list[torch.Tensor] = []
         self._known: Parameters | None = None
-        self._losses: deque[float] = deque(maxlen=LOSSES)
 
     @property
     def _parameters(self) -> Parameters:
@@ -70,9 +66,6 @@ class ScriptReplica:
         """The optimiser has made a step, with so many samples."""
         self.steps += 1
         self.work[self.rank] += samples
-
-    def suffered(self, loss: float) -> None:
-        self._losses.append(loss)
 
     # What strategies do ---
 
@@ -101,7 +94,7 @@ class ScriptReplica:
 
     @property
     def loss(self) -> float:
-        return sum(self._losses) / len(self._losses) if self._losses else math.nan
+        return math.nan  # only the script knows
 
     def memory(self) -> Saved:
         return what_is_remembered(self._optimizer)

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from atoll.errors import AtollError, CheckpointError, InvitationError, StrategyError
-from atoll.saved import note, read_note
+from atoll.saved import note, part, read_note
 from atoll.script.inside import Inside
 from atoll.script.launch import Launch, launched
 from atoll.script.loader import Present, Shard
@@ -26,6 +26,7 @@ from atoll.strategy import parse_strategy
 from atoll.trace import Event
 from atoll.train.checkpoint import read_node, write_node
 from atoll.train.member import Card, Machine, Member, take_part
+from atoll.train.memory import remember
 from atoll.world.live.keys import Invitation, parse_address
 from atoll.world.live.world import LiveWorld
 
@@ -131,6 +132,7 @@ class Run:
         """The optimiser's, so far."""
         self._seed: int = facts["seed"]
         self._model: nn.Module | None = None
+        self._optimizer: Optimizer | None = None
         self._hooks: list[RemovableHandle] = []
         self._shards: list[Shard] = []
         self._samples = 0
@@ -164,7 +166,7 @@ class Run:
         known = {id(each) for each in model.parameters()}
         if not known >= {id(each) for group in optimizer.param_groups for each in group["params"]}:
             raise StrategyError("run.wrap: the optimiser has parameters that are not the model's")
-        self._model = model
+        self._model, self._optimizer = model, optimizer
         if self._voice:
             self._voice.begin(model, optimizer)
         self._agree(self._tensors)
@@ -207,12 +209,14 @@ class Run:
         """Goes on from a checkpoint, after `wrap` and `shard`; says whether there was one."""
         if not self._own(path).exists():
             return False
-        if self._model is None:
+        if self._optimizer is None:
             raise CheckpointError("run.resume: call run.wrap and run.shard first, which say what is to go on")
         saved = read_node(self._own(path), self._identity)
         if self._voice:
             self._voice.load(saved)
-            self.steps = self._voice.steps
+        else:  # the model is told by who speaks; optimisers are each process's own, and must stay alike
+            remember(self._optimizer, part("replica/optimizer", saved))
+        self.steps = int(read_note(saved["replica/steps"]))
         for shard, place in zip(self._shards, read_note(saved["places"]), strict=False):
             shard.load(place)
         self._agree(self._tensors)
