@@ -4,13 +4,17 @@ docs/results/communication.md.
     python -m benchmarks.communication all --data FOLDER         # mnist: every strategy on triangle, nine and commute
     python -m benchmarks.communication selsync --data FOLDER     # mnist: δ from 0.1 to 0.5
     python -m benchmarks.communication flexible --data FOLDER    # mnist: against every fixed way and ratio
+    python -m benchmarks.communication phases --data FOLDER      # mnist: the same, phase by phase
     python -m benchmarks.communication frontier --data FILE      # text: loss against bytes at equal steps
 
 With --device cuda and --jobs 14 each takes minutes; on two cores, hours.  --task digits needs no data.
 """
 
 import argparse
+import dataclasses
+import math
 import tempfile
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean, median
@@ -24,6 +28,7 @@ from benchmarks.common import RESULTS, markdown, parser, put, run_plan, seconds
 
 DOCUMENT = RESULTS / "communication.md"
 SHARDS = ("dirichlet:0.3", "label")
+WAYS = ("direct", "ring", "tree", "own")
 STRATEGIES = [
     "none",
     "allreduce:every=4,codec=int8",
@@ -116,41 +121,86 @@ def selsync(arguments: argparse.Namespace) -> None:
 
 
 def flexible(arguments: argparse.Namespace) -> None:
-    ways = [
-        f"flexible:ratio={ratio},way={way}" for ratio in (0.1, 0.01, 0.001) for way in ("direct", "ring", "tree", "own")
-    ]
+    ways = [f"flexible:ratio={ratio},way={way}" for ratio in (0.1, 0.01, 0.001) for way in WAYS]
     for network in arguments.only or ["flexible-c1", "flexible-staircase"]:
         found = _plan(
             arguments, network, ["flexible", *(arguments.strategies or ways), "allreduce:direct,gradient"], "iid"
         )
         put(DOCUMENT, f"flexible {network}", f"**{network}**\n\n{_table(found, arguments.parameters)}")
-        put(DOCUMENT, f"predictions {network}", _predictions(arguments, network))
 
 
-def _predictions(arguments: argparse.Namespace, network: str) -> str:
-    """How long exchanges were expected to take, and took."""
-    off: list[float] = []
-    with tempfile.TemporaryDirectory() as folder:
-        spec = RunSpec(
-            network=load_network(network),
+def phases(arguments: argparse.Namespace) -> None:
+    for network in arguments.only or ["flexible-c1", "flexible-staircase"]:
+        put(DOCUMENT, f"phases {network}", _phases(arguments, network))
+
+
+def _phases(arguments: argparse.Namespace, network: str) -> str:
+    """In each phase: how long a step takes with what was chosen, and with each fixed way of the same ratio; and how
+    long exchanges were expected to take, and took.  Phases have a quarter of their length, which is harder.
+    """
+    run = load_network(network)
+    run = dataclasses.replace(run, run_s=(run.run_s or 0.0) / 4)
+    count = len(run.links[0].there.phases)
+    length_s = (run.run_s or 0.0) / count
+    fixed = [f"flexible:ratio=0.01,way={way}" for way in WAYS]
+    specs = [
+        RunSpec(
+            network=run,
             task=arguments.task,
             data=arguments.data,
-            strategy="flexible",
+            strategy=strategy,
             shards="iid",
-            limit_s=min(60.0, arguments.limit or 60.0),
+            limit_s=run.run_s or 0.0,
+            stops=False,
             device=arguments.device,
         )
-        list(run_all([spec], Path(folder), jobs=1))
-        planned: dict[str, float] = {}
-        taken: dict[str, float] = {}
-        for event in read_trace(Path(folder) / spec.file_name):
-            if isinstance(event, Planned) and event.seconds > 0:
-                planned.setdefault(event.name, event.seconds)
-            elif isinstance(event, Exchanged):
-                taken[event.name] = max(taken.get(event.name, 0.0), event.at - event.since)
-        off = [abs(planned[name] / taken[name] - 1) for name in planned if taken.get(name)]
+        for strategy in ("flexible", "flexible:ratio=0.01", *fixed)
+    ]
+    a_step: dict[str, list[float]] = {}
+    predictions: list[tuple[float, float]] = []
+    chosen: list[Counter[str]] = [Counter() for _ in range(count)]
+    with tempfile.TemporaryDirectory() as folder:
+        list(run_all(specs, Path(folder), jobs=arguments.jobs))
+        for spec in specs:
+            planned: dict[str, Planned] = {}
+            taken: dict[str, float] = {}
+            steps: list[list[float]] = [[] for _ in range(count)]
+            for event in read_trace(Path(folder) / spec.file_name):
+                phase = min(int(event.at / length_s), count - 1)
+                if isinstance(event, Planned) and event.seconds > 0:
+                    planned.setdefault(event.name, event)
+                    if spec.strategy == "flexible":
+                        chosen[phase][f"{event.via} {event.ratio:.2g}"] += 1
+                elif isinstance(event, Exchanged):
+                    taken[event.name] = max(taken.get(event.name, 0.0), event.at - event.since)
+                    if event.node == run.nodes[0].name:
+                        steps[phase].append(event.at)
+            a_step[spec.strategy] = [
+                (times[-1] - times[0]) / (len(times) - 1) if len(times) > 1 else math.nan for times in steps
+            ]
+            if spec.strategy == "flexible":
+                predictions = [(plan.seconds, taken[name]) for name, plan in planned.items() if taken.get(name)]
+    rows = []
+    for phase in range(count):
+        best = min(fixed, key=lambda strategy: a_step[strategy][phase])
+        free = a_step["flexible:ratio=0.01"][phase]
+        rows.append(
+            [
+                str(phase + 1),
+                ", ".join(
+                    f"{what} ({count / chosen[phase].total():.0%})" for what, count in chosen[phase].most_common(2)
+                ),
+                f"{a_step['flexible'][phase]:.3f}",
+                f"{free:.3f}",
+                f"{a_step[best][phase]:.3f} (`{best.rpartition('=')[2]}`)",
+                f"{free / a_step[best][phase]:.3f}",
+            ]
+        )
+    heads = ["phase", "chosen", "seconds a step", "with ratio 0.01", "best fixed way of ratio 0.01", "of the best"]
+    off = [abs(expected / took - 1) for expected, took in predictions]
     within = sum(each <= 0.1 for each in off) / max(len(off), 1)
-    return f"Predicted times: off by {median(off):.1%} (median); {within:.0%} of {len(off)} exchanges within 10 %."
+    told = f"Predicted times: off by {median(off):.1%} (median); {within:.0%} of {len(off)} exchanges within 10 %."
+    return f"{markdown(heads, rows)}\n\n{told}"
 
 
 def frontier(arguments: argparse.Namespace) -> None:
@@ -220,6 +270,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], None]] = {
     "all": every_strategy,
     "selsync": selsync,
     "flexible": flexible,
+    "phases": phases,
     "frontier": frontier,
 }
 

@@ -8,6 +8,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -40,21 +41,40 @@ class Links:
         index = np.array(order)
         return Links(self.latency_s[np.ix_(index, index)], self.up_s[index], self.down_s[index])
 
-    def phase_s(self, sends: Sends) -> float:
-        if not sends:
+    def phase_s(self, phase: "_Phase", size: float) -> float:
+        """Seconds that a phase of a collective of `size` bytes takes."""
+        if not len(phase.senders):
             return 0.0
-        up, down = np.zeros(self.size), np.zeros(self.size)
-        for (sender, receiver), size in sends.items():
-            up[sender] += size
-            down[receiver] += size
-        busy = np.maximum(up * self.up_s, 0), np.maximum(down * self.down_s, 0)
-        return max(
-            float(max(busy[0][sender], busy[1][receiver]) + self.latency_s[sender, receiver])
-            for sender, receiver in sends
-        )
+        sent_s, received_s = size * phase.sent * self.up_s, size * phase.received * self.down_s
+        busy_s = np.maximum(sent_s[phase.senders], received_s[phase.receivers])
+        return float((busy_s + self.latency_s[phase.senders, phase.receivers]).max())
 
 
-def _phases(via: str, count: int, size: float) -> Iterator[Sends]:
+@dataclass(frozen=True, eq=False, slots=True)
+class _Phase:
+    """Who sends to whom, and how much each sends and receives in all, as shares of the collective's size."""
+
+    senders: NDArray[np.intp]
+    receivers: NDArray[np.intp]
+    sent: Matrix
+    received: Matrix
+
+
+@cache
+def _phases(via: str, count: int) -> tuple[_Phase, ...]:
+    """What is sent in each phase of a collective, or of a broadcast, among `count` members."""
+    found = []
+    for sends in _down(count, 1.0) if via == "broadcast" else _sends(via, count, 1.0):
+        senders, receivers = (np.array([pair[i] for pair in sends], dtype=np.intp) for i in (0, 1))
+        sizes = np.array(list(sends.values()), dtype=np.float64)
+        sent, received = np.zeros(count), np.zeros(count)
+        np.add.at(sent, senders, sizes)
+        np.add.at(received, receivers, sizes)
+        found.append(_Phase(senders, receivers, sent, received))
+    return tuple(found)
+
+
+def _sends(via: str, count: int, size: float) -> Iterator[Sends]:
     """What is sent in each phase of a collective among `count` members of `size` bytes each."""
     ranks = range(count)
     share = size / count
@@ -101,7 +121,7 @@ def _halving_doubling(count: int, size: float) -> Iterator[Sends]:
 
 def collective_s(via: str, size: float, links: Links) -> float:
     """Seconds that an all-reduce of `size` bytes takes."""
-    return sum(links.phase_s(sends) for sends in _phases(via, links.size, size))
+    return sum(links.phase_s(phase, size) for phase in _phases(via, links.size))
 
 
 def broadcast_s(size: float, links: Links) -> float:
@@ -109,7 +129,7 @@ def broadcast_s(size: float, links: Links) -> float:
     worst = 0.0
     for root in range(links.size):
         turned = links.ordered([(root + i) % links.size for i in range(links.size)])
-        worst = max(worst, sum(turned.phase_s(sends) for sends in _down(links.size, size)))
+        worst = max(worst, sum(turned.phase_s(phase, size) for phase in _phases("broadcast", links.size)))
     return worst
 
 
