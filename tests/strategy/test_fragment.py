@@ -34,12 +34,12 @@ def test_whatever_was_before_all_who_begin_from_the_same_go_on_alike() -> None:
 
     one, other = fragment(), fragment()
     for value in (1.0, 2.0, 4.0):
-        one.agree(vector(value, -value), vector(0, 0), vector(0, 0), Steps(0, 0))
+        one.agree(one.follows(vector(value, -value)))
     for each in (one, other, other):  # one of them twice: nobody had met in between
         each.begin_from(vector(3, 3))
     for value in (5, 6):
         for each in (one, other):
-            each.agree(vector(value, value), vector(0, 0), vector(0, 0), Steps(0, 0))
+            each.agree(each.follows(vector(value, value)))
         assert one.agreed is not None
         assert other.agreed is not None
         assert one.agreed.tobytes() == other.agreed.tobytes()

@@ -146,7 +146,8 @@ def test_a_node_that_is_called_learns_from_exchanges_too() -> None:
         replica.world.now = 10.0 * turn  # type: ignore[misc]
         rule.begins(replica.world.now)
         replica.world.now += 0.1  # type: ignore[misc]
-        rule.agreed(np.full(2, float(turn), dtype=np.float32), slice(0, 2))
+        replica.write(Quantity.PARAMETERS, np.full(2, float(turn), dtype=np.float32))
+        rule.agreed()
     assert rule._theta < 4.0
 
 

@@ -26,6 +26,9 @@ class Steps(NamedTuple):
 class Ahead(abc.ABC):
     """What a node puts on top of a late mean, and what it contributes to the next."""
 
+    adds = False
+    """Whether what lies ahead is just what the node's own steps have changed: the mean then comes as a change too."""
+
     @abc.abstractmethod
     def __call__(self, mean: Vector, own: Vector, drift: Vector, steps: Steps) -> Vector:
         """What to add to `mean`.
@@ -56,6 +59,8 @@ class Ahead(abc.ABC):
 
 class OwnSteps(Ahead):
     """The node's own steps: x ← mean + (x − snapshot)."""
+
+    adds = True
 
     def __call__(self, mean: Vector, own: Vector, drift: Vector, steps: Steps) -> Vector:  # noqa: ARG002 - the shape
         return drift

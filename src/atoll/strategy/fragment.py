@@ -70,6 +70,7 @@ class Fragment:
 
         `None` if that is of no use to anybody.
         """
+        self._given = None
         if snapshot is None or not all_finite(snapshot):
             return None
         given = self._contributed = self._ahead.contribution(snapshot)
@@ -80,9 +81,11 @@ class Fragment:
             assert self.agreed is not None
             given = given - self.agreed
         self._kept_before = self.feedback.kept
-        given = self.feedback.given(given * np.float32(weight))
+        given = self.feedback.given(given if weight == 1 else given * np.float32(weight))
+        if given is not snapshot and not all_finite(given):
+            return None
         self._given = given, weight
-        return given if all_finite(given) else None
+        return given
 
     def abandon(self, snapshot: Vector | None) -> None:
         """The round that was begun with this snapshot will not be: what it was given is the node's own again."""
@@ -140,27 +143,40 @@ class Fragment:
         assert self.agreed is not None
         return self.agreed + mean
 
-    def agree(self, mean: Vector | None, own: Vector, snapshot: Vector | None, steps: Steps) -> Vector:
-        """What the member's model is from now on.
+    def follows(self, mean: Vector | None) -> Vector:
+        """What all members agree on when they take this mean.
 
-        Args:
-            mean: what the round says; `None`: nothing.
-            own: the member's model now.
-            snapshot: what it was when the round began; `None`: of no use, so it goes on with what is agreed on.
-            steps: when that was, and how many steps it has done since.
+        Nothing is agreed on yet: a round that is given up after all begins from what was (`begin_from`).
         """
-        if mean is not None and self._anew:
-            self.agreed, self._anew = mean, False
-            self._outer.start(mean)
-            self._missed = None  # it is of all that was learned apart, not of what a node's next steps will miss
-        elif mean is not None:
-            self.agreed = self._outer(mean)
         assert self.agreed is not None
-        if snapshot is None:
-            return self.agreed
         if mean is None:
-            return own
+            return self.agreed
+        if not self._anew:
+            return self._outer(mean)
+        self._outer.start(mean)
+        self._missed = None  # it is of all that was learned apart, not of what a node's next steps will miss
+        return mean
+
+    def change(self, agreed: Vector, snapshot: Vector | None) -> Vector | None:
+        """What to add to a model that has made steps since the snapshot; `None` where that needs more to be known."""
+        return agreed - snapshot if self._ahead.adds and snapshot is not None else None
+
+    def agree(self, agreed: Vector) -> None:
+        """The member takes what follows from a round."""
+        self.agreed, self._anew = agreed, False
         if self._missed is not None:
             self.correction.learn(self._missed)
             self._missed = None
+
+    def on_top(self, own: Vector, snapshot: Vector, steps: Steps) -> Vector:
+        """The member's model from now on.
+
+        Args:
+            own: its model now.
+            snapshot: what it was when the round began.
+            steps: when that was, and how many steps it has done since.
+        """
+        assert self.agreed is not None
+        if steps.since == 0 and self._ahead.adds:
+            return self.agreed
         return self.agreed + self._ahead(self.agreed, own, own - snapshot, steps)

@@ -23,8 +23,9 @@ import asyncio
 import itertools
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 
 import numpy as np
@@ -297,7 +298,8 @@ class Rounds(Talk):
         tail = Tail.own(replica, weight, self._choice.report())
         via = self._choice.now()
         meeting = Round(world, name, self._who(self._number, view.members), key=self._number)
-        task = self._spawn(self._reduce(meeting, payload, tail, via))
+        reduction = partial(self._reduce, meeting, payload, tail, via)
+        task = self._spawn(self._outcome(reduction, fragment, snapshot, via))
         self._pending = _Pending(meeting, via, fragment, snapshot, step, alone, world.now, task)
         self._number += 1
 
@@ -307,6 +309,31 @@ class Rounds(Talk):
             return 1.0
         worse = self._replica.loss / self._loss
         return 1.0 if worse <= WORSE else (WORSE / worse if math.isfinite(worse) else 0.0)
+
+    async def _outcome(
+        self, reduce: Callable[[], Awaitable[Reduced | None]], fragment: Fragment, snapshot: Vector | None, via: str
+    ) -> "_Outcome | None":
+        """What a round comes to, with all that can be made of it beside training.
+
+        Each line may take as long as copying a model: a step boundary waits for no more than one of them.
+        """
+        result = await reduce()
+        if result is None:
+            return None
+        read = Tail.read(result.tail, len(self._replica.members))
+        mean = fragment.mean(result, read.weight)
+        await asyncio.sleep(0)
+        if self._quantity is Quantity.GRADIENT:
+            return _Outcome(result.via or via, read, self._post(mean) if self._post and mean is not None else mean)
+        agreed = fragment.follows(mean)
+        await asyncio.sleep(0)
+        change = fragment.change(agreed, snapshot) if mean is not None and self._is_whole else None
+        await asyncio.sleep(0)
+        return _Outcome(result.via or via, read, mean, agreed, change, digest(agreed))
+
+    @property
+    def _is_whole(self) -> bool:
+        return len(self._fragments) == 1
 
     async def _reduce(self, meeting: Round, payload: Vector, tail: Vector, via: str) -> Reduced | None:
         if meeting.size == 1:
@@ -340,24 +367,17 @@ class Rounds(Talk):
             return False
         self._pending = None
         self._done += 1
-        replica, world, fragment = self._replica, self._replica.world, pending.fragment
-        result = pending.task.result()
-        if result is None:  # somebody sent what is no part of a round: who holds something else now finds that out
+        replica, world = self._replica, self._replica.world
+        outcome = pending.task.result()
+        if outcome is None:  # somebody sent what is no part of a round: who holds something else now finds that out
             return False
-        tail = Tail.read(result.tail, len(replica.members))
+        tail, told = outcome.tail, outcome.digest
         late = replica.steps + (self._quantity is Quantity.GRADIENT) > pending.step
-        values = replica.read(self._quantity)
-        mean = fragment.mean(result, tail.weight)
         if self._quantity is Quantity.PARAMETERS:
-            steps = Steps(pending.step, replica.steps - pending.step)
-            values[fragment.span] = fragment.agree(mean, values[fragment.span], pending.snapshot, steps)
-        elif mean is not None:
-            mean = self._post(mean) if self._post else mean
-            if pending.snapshot is None or late or pending.alone > 1:
-                values[fragment.span] += mean if pending.snapshot is None else mean - pending.snapshot
-            else:
-                values[fragment.span] = mean
-        replica.write(self._quantity, values)
+            self._take(pending, outcome)
+        elif outcome.mean is not None:
+            self._take_gradient(pending, outcome.mean, late=late)
+            told = digest(outcome.mean)
         replica.include(tail.work)
         self._loss = replica.loss
         self._durations.append(world.now - pending.since)
@@ -365,19 +385,18 @@ class Rounds(Talk):
         if self._quantity is Quantity.PARAMETERS:
             held = [_held(fragment) for fragment in self._fragments]
             self._lineage.agreed(replica.group.view.name, pending.meeting.key + 1, held)
-        told = digest(fragment.agreed if self._quantity is Quantity.PARAMETERS else mean)
         if self._is_of_all:
             self._results[pending.meeting.name] = told
             for old in list(self._results)[:-REMEMBERED]:
                 del self._results[old]
         self._choice.learn(pending.via, world.now - pending.since, tail.reports)
-        self._when.agreed(values, fragment.span)
+        self._when.agreed()
         world.record(
             Exchanged(
                 at=world.now,
                 node=world.name,
                 name=pending.meeting.name,
-                via=result.via or pending.via,
+                via=outcome.via,
                 since=pending.since,
                 members=pending.meeting.size,
                 late=late,
@@ -385,6 +404,34 @@ class Rounds(Talk):
             )
         )
         return True
+
+    def _take(self, pending: "_Pending", outcome: "_Outcome") -> None:
+        """The model follows what was agreed on."""
+        replica, fragment = self._replica, pending.fragment
+        assert outcome.agreed is not None
+        if outcome.mean is not None:
+            fragment.agree(outcome.agreed)
+        elif pending.snapshot is not None:
+            return
+        steps = Steps(pending.step, replica.steps - pending.step)
+        if outcome.change is not None and steps.since > 0:
+            replica.add(Quantity.PARAMETERS, outcome.change)
+            return
+        values = replica.read(Quantity.PARAMETERS)
+        if pending.snapshot is None:
+            values[fragment.span] = outcome.agreed
+        else:
+            values[fragment.span] = fragment.on_top(values[fragment.span], pending.snapshot, steps)
+        replica.write(Quantity.PARAMETERS, values)
+
+    def _take_gradient(self, pending: "_Pending", mean: Vector, *, late: bool) -> None:
+        span, snapshot = pending.fragment.span, pending.snapshot
+        values = self._replica.read(Quantity.GRADIENT)
+        if snapshot is None or late or pending.alone > 1:
+            values[span] += mean if snapshot is None else mean - snapshot
+        else:
+            values[span] = mean
+        self._replica.write(Quantity.GRADIENT, values)
 
     # Who is here ---
 
@@ -468,8 +515,7 @@ class Rounds(Talk):
         held = [values[fragment.span] for fragment in self._fragments]
         self._begin_from(held)
         self._lineage.adopt(handed.agreement, held)
-        for fragment in self._fragments:
-            self._when.agreed(values, fragment.span)
+        self._when.agreed()
         self._handover.end()
         world = self._replica.world
         world.record(Joined(at=world.now, node=world.name, view=self._replica.group.view.name))
@@ -489,7 +535,22 @@ class _Pending:
     alone: int
     """How many steps' gradients the snapshot holds."""
     since: float
-    task: asyncio.Task[Reduced | None]
+    task: "asyncio.Task[_Outcome | None]"
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What a round came to."""
+
+    via: str
+    tail: Tail
+    mean: Vector | None
+    """`None`: nothing of use."""
+    agreed: Vector | None = None
+    """What all members hold from now on; `None` where that is no model."""
+    change: Vector | None = None
+    """What to add to a model that has made steps since; `None`: what lies on top of what is agreed on must be seen."""
+    digest: str = ""
 
 
 def _held(fragment: Fragment) -> Vector:

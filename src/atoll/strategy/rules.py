@@ -48,7 +48,7 @@ class GradientChange:
     def begins(self, now: float) -> None:
         """When exchanges take place changes nothing either."""
 
-    def agreed(self, values: Vector, span: slice) -> None:
+    def agreed(self) -> None:
         """What is agreed on changes nothing in how gradients are compared."""
 
 
@@ -161,9 +161,10 @@ class ModelDrift:
         finally:
             self._telling.discard(name)
 
-    def agreed(self, values: Vector, span: slice) -> None:  # noqa: ARG002
+    def agreed(self) -> None:
         assert self._agreed is not None
         assert self._replica is not None
+        values = self._replica.read(Quantity.PARAMETERS)
         change = values - self._agreed
         length = float(np.linalg.norm(change))
         self._direction = change / np.float32(length) if length > 0 else None

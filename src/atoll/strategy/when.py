@@ -9,7 +9,6 @@ import struct
 from collections.abc import Callable
 from typing import Protocol
 
-from atoll.exchange import Vector
 from atoll.strategy.replica import Replica
 from atoll.strategy.talk import Spawn
 from atoll.world.base import Lane, Message, World
@@ -34,8 +33,8 @@ class When(abc.ABC):
             number: of the exchange that would begin.
         """
 
-    def agreed(self, values: Vector, span: slice) -> None:  # noqa: B027
-        """An exchange is done: these are the node's values now, agreed on in a span of them."""
+    def agreed(self) -> None:  # noqa: B027
+        """An exchange is done, and the node has what came of it."""
 
 
 class Every(When):
@@ -106,7 +105,7 @@ class Paced(When):
             if name != replica.world.name:
                 self._spawn(replica.world.peer(name).send("ready", ready, lane=Lane.CONTROL))
 
-    def agreed(self, values: Vector, span: slice) -> None:  # noqa: ARG002 - the shape of the part
+    def agreed(self) -> None:
         assert self._world is not None
         self._boundary_s = self._world.now  # what was waited for is no part of a step
 
@@ -127,7 +126,7 @@ class Rule(Protocol):
     def begins(self, now: float) -> None:
         """An exchange begins, whoever called for it."""
 
-    def agreed(self, values: Vector, span: slice) -> None: ...
+    def agreed(self) -> None: ...
 
 
 class Called(When):
@@ -166,8 +165,8 @@ class Called(When):
             if name != replica.world.name:
                 self._spawn(replica.world.peer(name).send("call", self._CALL.pack(*due), lane=Lane.CONTROL))
 
-    def agreed(self, values: Vector, span: slice) -> None:
-        self._rule.agreed(values, span)
+    def agreed(self) -> None:
+        self._rule.agreed()
 
     def _hear(self, message: Message) -> None:
         view, number = self._CALL.unpack(message.head)

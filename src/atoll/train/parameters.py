@@ -61,7 +61,9 @@ class Parameters:
             torch._foreach_copy_(self._tensors, self._views(given))
 
     def add(self, change: Vector) -> None:
-        self.write(self.read() + change)
+        given = _tensor(change).to(self._device)
+        with torch.no_grad():
+            torch._foreach_add_(self._tensors, self._views(given))
 
     def read_gradient(self) -> Vector:
         """A copy of all gradients; 0 where there is none."""
