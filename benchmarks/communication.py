@@ -11,7 +11,6 @@ With --device cuda and --jobs 14 each takes minutes; on two cores, hours.  --tas
 """
 
 import argparse
-import dataclasses
 import math
 import tempfile
 from collections import Counter
@@ -121,7 +120,8 @@ def selsync(arguments: argparse.Namespace) -> None:
 
 
 def flexible(arguments: argparse.Namespace) -> None:
-    ways = [f"flexible:ratio={ratio},way={way}" for ratio in (0.1, 0.01, 0.001) for way in WAYS]
+    ways = [f"flexible:ratio={ratio},way=direct" for ratio in (0.1, 0.03, 0.01, 0.003, 0.001)]
+    ways += [f"flexible:ratio=0.01,way={way}" for way in WAYS if way != "direct"]
     for network in arguments.only or ["flexible-c1", "flexible-staircase"]:
         found = _plan(
             arguments, network, ["flexible", *(arguments.strategies or ways), "allreduce:direct,gradient"], "iid"
@@ -136,10 +136,9 @@ def phases(arguments: argparse.Namespace) -> None:
 
 def _phases(arguments: argparse.Namespace, network: str) -> str:
     """In each phase: how long a step takes with what was chosen, and with each fixed way of the same ratio; and how
-    long exchanges were expected to take, and took.  Phases have a quarter of their length, which is harder.
+    long exchanges were expected to take, and took.
     """
     run = load_network(network)
-    run = dataclasses.replace(run, run_s=(run.run_s or 0.0) / 4)
     count = len(run.links[0].there.phases)
     length_s = (run.run_s or 0.0) / count
     fixed = [f"flexible:ratio=0.01,way={way}" for way in WAYS]

@@ -3,21 +3,28 @@ docs/results/overhead.md.
 
     python -m benchmarks.overhead                      # 10 M parameters
     python -m benchmarks.overhead --device cuda        # on a GPU
+    python -m benchmarks.overhead gpt --device cuda    # examples/char_gpt.py, two nodes as two processes on one GPU
 
 All variants take turns in one process, so that they meet the same noise; the figure is the median.
 """
 
 import argparse
+import subprocess
+import sys
+import tempfile
 import threading
 import time
+from pathlib import Path
 from statistics import median
 
 import torch
 from torch import nn
 
 import atoll
+from atoll.trace import Computed, Event, Exchanged, read_trace
 from benchmarks.common import RESULTS, markdown, put
 
+EXAMPLE = Path(__file__).parents[1] / "examples" / "char_gpt.py"
 DOCUMENT = RESULTS / "overhead.md"
 
 
@@ -122,14 +129,66 @@ def exchange(arguments: argparse.Namespace) -> list[str]:
     return ["an overlapped exchange holds up training", told, beyond, "< 10 ms"]
 
 
+def gpt(arguments: argparse.Namespace) -> list[list[str]]:
+    """Two processes run the example and share a device; with and without exchange in turn."""
+    steps_s: dict[str, list[float]] = {strategy: [] for strategy in ("none", arguments.strategy)}
+    rounds = 0
+    for _ in range(arguments.turns):
+        for strategy, found in steps_s.items():
+            with tempfile.TemporaryDirectory() as folder:
+                trace = _second_of_two(arguments, strategy, Path(folder))
+                times = [event.at for event in trace if isinstance(event, Computed)]
+                times = times[len(times) // 4 :]  # the first steps load and warm up
+                found.append((times[-1] - times[0]) / (len(times) - 1))
+                rounds += sum(isinstance(event, Exchanged) for event in trace)
+                print(f"{strategy}: {found[-1] * 1e3:.2f} ms a step", flush=True)
+    without, beside = (median(found) for found in steps_s.values())
+    told = f"{without * 1e3:.2f} ms alone, {beside * 1e3:.2f} ms with `{arguments.strategy}` ({rounds} exchanges)"
+    size = f"GPT of width {arguments.gpt_width}, {arguments.layers} layers"
+    return [[f"a step of examples/char_gpt.py, {size}, two processes", told, f"{beside / without - 1:+.1%}", "< 5 %"]]
+
+
+def _second_of_two(arguments: argparse.Namespace, strategy: str, folder: Path) -> list[Event]:
+    """Runs the example on two nodes; what the second recorded, beside which the first was all the time."""
+    script = [
+        *(str(EXAMPLE), "--device", arguments.device),
+        *("--width", str(arguments.gpt_width), "--layers", str(arguments.layers), "--length", "256"),
+        *("--accumulate", "1", "--test-every", "1000000", *(("--data", arguments.data) if arguments.data else ())),
+    ]
+    command = [sys.executable, "-m", "atoll", "node", "--out", str(folder)]
+    first = subprocess.Popen(
+        [*command, "--listen", "127.0.0.1:0", "-s", strategy, *script, "--steps", "1000000"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert first.stdout is not None
+        invitation = next(line.split()[3] for line in first.stdout if line.startswith("atoll node --join"))
+        more = ["--join", invitation, *script, "--steps", str(arguments.steps)]
+        subprocess.run([*command, *more], stdout=subprocess.DEVNULL, timeout=300, check=True)
+    finally:
+        first.kill()
+        first.communicate()
+    return list(read_trace(sorted(folder.glob("*.jsonl"))[1]))
+
+
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("part", choices=("model", "gpt"), nargs="?", default="model")
     options.add_argument("--device", default="cpu")
     options.add_argument("--width", type=int, default=2236, help="of two square layers; 2236 is 10 M parameters")
     options.add_argument("--steps", type=int, default=100)
+    options.add_argument("--gpt-width", type=int, default=512)
+    options.add_argument("--layers", type=int, default=8)
+    options.add_argument("--strategy", default="diloco:every=50,rate=0.7,codec=int8,overlap")
+    options.add_argument("--turns", type=int, default=3)
+    options.add_argument("--data", help="a text")
     arguments = options.parse_args()
     torch.set_num_threads(1)
     rows = []
+    if arguments.part == "gpt":
+        put(DOCUMENT, f"gpt {arguments.device}", markdown(["", "measured", "", "goal"], gpt(arguments)))
+        return
     for part in (nothing, exchange):
         rows.append(part(arguments))
         print(*rows[-1], sep=" | ", flush=True)

@@ -26,7 +26,8 @@ from atoll.world.base import FRAME_BYTES, Lane, World
 __all__ = ["RATIOS", "Flexible", "Plan", "knee"]
 
 RATIOS = tuple(float(ratio) for ratio in np.geomspace(0.1, 0.001, 9))
-TIME_WEIGHT, GAIN_WEIGHT = 0.6, 0.4
+TIME_WEIGHT, GAIN_WEIGHT = 0.8, 0.2
+"""What is not sent now is sent later, so a lower gain delays learning more than it loses: time counts for more."""
 PROBE_S = 5.0
 HYSTERESIS = 0.9
 """Another collective must take less than this much of the time."""
@@ -46,7 +47,7 @@ class Plan:
 
 
 def knee(times: list[float], gains: list[float]) -> int:
-    """Which candidate is the best compromise of short steps and high gain: the least 0.6·log time + 0.4·log 1/gain.
+    """Which candidate is the best compromise of short steps and high gain: the least 0.8·log time + 0.2·log 1/gain.
 
     Logarithms, so that a tenth less time is worth the same wherever the scale lies; and whole steps, computing
     included, so that an exchange that hardly shows is not made smaller still.  Such a point lies on the Pareto front.

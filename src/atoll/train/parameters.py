@@ -53,7 +53,7 @@ class Parameters:
         values = torch.empty(self.size, device=self._device)
         with torch.no_grad():
             torch._foreach_copy_(self._views(values), self._tensors)
-        return values.cpu().numpy()
+        return _on_host(values)
 
     def write(self, values: Vector) -> None:
         given = _tensor(values).to(self._device)
@@ -71,7 +71,7 @@ class Parameters:
         for view, tensor in zip(self._views(values), self._trained, strict=False):
             if tensor.grad is not None:
                 view.copy_(local(tensor.grad))
-        return values.cpu().numpy()
+        return _on_host(values)
 
     def write_gradient(self, values: Vector) -> None:
         given = _tensor(values).to(self._device)
@@ -89,6 +89,14 @@ def local(tensor: Tensor) -> Tensor:
     """The part of a tensor that this process has: all of it, but for one that is spread over several."""
     part: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     return part
+
+
+def _on_host(values: Tensor) -> Vector:
+    """A GPU copies into pinned memory several times as fast; torch keeps such memory for the next time."""
+    if values.is_cuda:
+        values = torch.empty(values.shape, dtype=values.dtype, pin_memory=True).copy_(values)
+    found: Vector = values.cpu().numpy()
+    return found
 
 
 def _tensor(values: Vector) -> Tensor:
