@@ -8,8 +8,9 @@ import abc
 import json
 import os
 import runpy
+import socket
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,10 @@ class Sync(abc.ABC):
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
+    project: Callable[[], float]
+    """One number of the model; that of a mean of models is the mean of theirs."""
+    before: float | None = None
+    """What it was before models were averaged last, where that can be seen."""
 
     @abc.abstractmethod
     def __init__(self, rank: int, count: int, model: nn.Module, settings: Settings) -> None: ...
@@ -66,6 +71,7 @@ class Periodic(Sync):
         self._steps = 0
 
     def after_step(self) -> bool:
+        self.before = self.project()
         self._averager.average_parameters(self.model.parameters())
         self._steps += 1
         return bool((self._steps - 1) % self._every == 0)
@@ -82,6 +88,9 @@ class Torchft(Sync):
 
         here = f"10.77.0.{rank + 1}"
         os.environ["GLOO_SOCKET_IFNAME"] = DEVICE
+        socket.gethostname = lambda: (
+            here
+        )  # it tells others to dial its host's name, which all nodes have in common here
         if rank == 0:
             self._lighthouse = LighthouseServer(
                 bind="0.0.0.0:29510", min_replicas=2, join_timeout_ms=1000, heartbeat_timeout_ms=5000
@@ -112,6 +121,7 @@ class Torchft(Sync):
             outer = torch.optim.SGD(model.parameters(), lr=0.7, momentum=0.9, nesterov=True)
             around: Any = DiLoCo(self._manager, [model], self.optimizer, outer, sync_every=self._every)
         else:
+            self.optimizer.register_step_post_hook(lambda *_: self._look())
             around = LocalSGD(self._manager, model, self.optimizer, sync_every=self._every)
         around.__enter__()
         self._around = around
@@ -119,6 +129,9 @@ class Torchft(Sync):
     def after_step(self) -> bool:
         self._steps += 1
         return bool(self._steps % self._every == 0)
+
+    def _look(self) -> None:
+        self.before = self.project()
 
     def _state(self) -> dict[str, Any]:
         return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
@@ -155,8 +168,9 @@ class Hivemind(Sync):
             use_local_updates=True,
             matchmaking_time=2.0,
             averaging_timeout=settings["timeout"],
+            averager_opts={"request_timeout": 1.0},
             delay_state_averaging=True,
-            state_averaging_compression=hivemind.Float16Compression(),
+            state_averaging_compression=hivemind.compression.Float16Compression(),
             verbose=False,
         )
 
@@ -214,9 +228,9 @@ def _loop(
     loader = DataLoader(data, batch_size=64, shuffle=True)
 
     def project() -> float:
-        """One number that tells models apart, and whose mean is that of the mean model."""
         return float(torch.cat([each.detach().flatten() for each in own.parameters()]).double() @ probe)
 
+    sync.project = project
     with (folder / f"told.{world.name}.jsonl").open("w", buffering=1) as told:
         since = time.monotonic()
         while not (folder / "stop").exists():
@@ -228,12 +242,12 @@ def _loop(
                 optimizer.zero_grad()
                 step += 1
                 if sync.after_step():
-                    told.write(json.dumps({"synced": step, "value": project()}) + "\n")
+                    told.write(json.dumps({"synced": step, "before": sync.before, "value": project()}) + "\n")
                 longest_s = max(longest_s, time.monotonic() - since - world.step_s)
                 since = time.monotonic()
                 if step % settings["test_every"] == 0:
                     found = example["accuracy"](own, test)
-                    news = {"tested": world.now, "value": found, "steps": step, "longest_s": longest_s}
+                    news = {"tested": world.now, "value": found, "steps": step, "longest_s": longest_s, "at": project()}
                     told.write(json.dumps(news) + "\n")
                 if (folder / "stop").exists():
                     break

@@ -17,7 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from statistics import fmean, pstdev
+from statistics import fmean, median, pstdev
+from typing import Any
 
 from atoll.network import load_network
 from atoll.report.results import read_result
@@ -48,7 +49,9 @@ class Result:
     best: float
     longest_wait_s: float
     agrees: float | None = None
-    """How far apart models were after they were averaged, beside how far they move from one average to the next."""
+    """How far models were from the true mean after they were averaged (where that cannot be seen, from each other),
+    of how far they move in a run.
+    """
     failure: str = ""
 
 
@@ -91,7 +94,7 @@ def run_peer(arguments: argparse.Namespace, peer: str, every: int, seed: int) ->
         return Result(reached, best, longest, _agreement(told), failure)
 
 
-def _lines(path: Path) -> list[dict[str, float]]:
+def _lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
 
@@ -106,15 +109,23 @@ def _reached(folder: Path, count: int) -> tuple[float | None, float]:
     return (sorted(firsts)[needed - 1] if len(firsts) >= needed else None), best
 
 
-def _agreement(told: list[list[dict[str, float]]]) -> float | None:
-    """Models after an average are the same on all nodes, if the average was one."""
-    synced = [{line["synced"]: line["value"] for line in lines if "synced" in line} for lines in told]
+def _agreement(told: list[list[dict[str, Any]]]) -> float | None:
+    """The median over all averages that all nodes took part in."""
+    synced = [{line["synced"]: line for line in lines if "synced" in line} for lines in told]
+    if not any(synced):  # it averages beside training: how far apart models are then
+        tests = [{line["steps"]: line["at"] for line in lines if "tested" in line} for lines in told]
+        synced = [{step: {"before": None, "value": value} for step, value in each.items()} for each in tests]
     common = sorted(set.intersection(*(set(each) for each in synced))) if synced else []
     if len(common) < 2:
         return None
-    apart = fmean(pstdev([each[step] for each in synced]) for step in common)
-    moved = pstdev([synced[0][step] for step in common])
-    return apart / moved if moved > 0 else None
+    off = []
+    for step in common:
+        lines = [each[step] for each in synced]
+        seen = all(line["before"] is not None for line in lines)
+        mean = fmean(line["before"] if seen else line["value"] for line in lines)
+        off.append(max(abs(line["value"] - mean) for line in lines))
+    moved = pstdev([synced[0][step]["value"] for step in common])
+    return median(off) / moved if moved > 0 else None
 
 
 def run_atoll(arguments: argparse.Namespace, strategy: str, seed: int) -> Result:
@@ -170,7 +181,7 @@ def main() -> None:
             found = [future.result() for future in futures]
             rows.append(_row(name, every, found))
             print(*rows[-1], sep=" | ", flush=True)
-    heads = ["", "H", "seconds to 97.5 %", "mean", "best", "longest wait of a step", "apart after averaging"]
+    heads = ["", "H", "seconds to 97.5 %", "mean", "best", "longest wait of a step", "off the true mean"]
     put(DOCUMENT, arguments.part, markdown(heads, rows))
 
 
