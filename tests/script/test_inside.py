@@ -1,5 +1,6 @@
 """Nodes that are several processes: real torchrun, real sockets, on loopback."""
 
+import itertools
 import os
 import signal
 import subprocess
@@ -8,10 +9,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import pytest
 import torch
 
 from atoll.trace import Exchanged, read_trace
+from tests.script import assembled
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ENVIRONMENT = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
@@ -120,3 +124,55 @@ def test_all_processes_of_a_node_go_on_from_a_checkpoint(tmp_path: Path) -> None
             assert process.wait(60) == 0, (tmp_path / "log").read_text()
         one, other = (torch.load(tmp_path / f"{steps}.{rank}.pt", weights_only=True) for rank in range(2))
         assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("how", ["ddp", "fsdp"])
+def test_a_node_of_two_processes_is_what_one_process_would_be(tmp_path: Path, how: str) -> None:
+    """From one exchange to the next, replayed in this process: each node's steps with both processes' batches, and the
+    mean of both nodes' models.
+    """
+    script, first, second = Path(__file__).with_name("assembled.py"), tmp_path / "first.log", tmp_path / "second.log"
+    with (
+        node(script, first, str(tmp_path), how) as one,
+        node(script, second, str(tmp_path), how, "--join", invitation(first)) as other,
+    ):
+        assert other.wait(100) == 0, second.read_text()[-3000:]
+        assert one.wait(100) == 0, first.read_text()[-3000:]
+    ours, theirs = (torch.load(path, weights_only=True) for path in sorted(tmp_path.glob("*.pt")))
+    meetings = [
+        (here, there)
+        for here, mine in enumerate(ours["after"])
+        for there, yours in enumerate(theirs["after"])
+        if changed(ours, here) and changed(theirs, there) and same(mine, yours)
+    ]
+    replayed = 0
+    for (here, there), (next_here, next_there) in itertools.pairwise(meetings):
+        if next_here - here == next_there - there == assembled.EVERY:
+            means = [replay(each, since) for each, since in ((ours, here), (theirs, there))]
+            for name, value in ours["after"][next_here].items():
+                torch.testing.assert_close(value, (means[0][name] + means[1][name]) / 2, rtol=1e-5, atol=1e-6)
+            replayed += 1
+    assert replayed > 0, meetings
+
+
+def changed(told: dict[str, Any], step: int) -> bool:
+    """Whether there was an exchange after a step."""
+    return not same(told["before"][step], told["after"][step])
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(value, other[name]) for name, value in one.items())
+
+
+def replay(told: dict[str, Any], since: int) -> dict[str, torch.Tensor]:
+    """The steps of a node after one exchange until the next, by one process."""
+    model = assembled.make_model()
+    model.load_state_dict(told["after"][since])
+    optimizer = torch.optim.SGD(model.parameters(), assembled.RATE)
+    for step in range(since + 1, since + 1 + assembled.EVERY):
+        batches = [assembled.batch(told["node"], rank, step) for rank in range(2)]
+        inputs, targets = (torch.cat(each) for each in zip(*batches, strict=True))
+        torch.nn.functional.cross_entropy(model(inputs), targets).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        optimizer.zero_grad()
+    return model.state_dict()

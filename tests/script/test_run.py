@@ -48,7 +48,15 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, batches: Any, epoc
 
 
 @pytest.mark.parametrize("strategy", ["none", "allreduce:every=4"])
-@pytest.mark.parametrize("make", [lambda p: torch.optim.SGD(p, 0.1, momentum=0.9), torch.optim.AdamW])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda p: torch.optim.SGD(p, 0.1, momentum=0.9),
+        torch.optim.AdamW,
+        lambda p: torch.optim.AdamW(p, fused=True),
+        lambda p: torch.optim.SGD(p, 0.1, foreach=True),
+    ],
+)
 def test_alone_it_is_the_same_to_the_bit(strategy: str, make: Callable[[Any], torch.optim.Optimizer]) -> None:
     plain, wrapped = small(), small()
     loader = DataLoader(examples(), 8, shuffle=True)
@@ -60,6 +68,20 @@ def test_alone_it_is_the_same_to_the_bit(strategy: str, make: Callable[[Any], to
         assert run.members == (run.name,)
     for name, value in plain.state_dict().items():
         assert torch.equal(value, wrapped.state_dict()[name]), name
+
+
+def test_a_compiled_model_is_the_same_to_the_bit() -> None:
+    states = []
+    for joins in (False, True):
+        model: Any = torch.compile(small(), backend="eager")
+        optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        batches = DataLoader(examples(), 8)
+        with atoll.join("allreduce:every=4") as run:
+            if joins:
+                model, optimizer = run.wrap(model, optimizer)
+            train(model, optimizer, batches)
+        states.append(model.state_dict())
+    assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
 
 
 class Others:
@@ -119,6 +141,12 @@ def test_two_machines(tmp_path: Path) -> None:
             break
     assert exchanged() >= 3
     assert len(first.members) == 2
+    another = nn.Linear(4, 2)
+    with (
+        atoll.join(invitation=first.invitation) as third,
+        pytest.raises(AtollError, match="10 values here and 90 in the run"),
+    ):
+        third.wrap(another, torch.optim.SGD(another.parameters(), 0.1))
     first.measure(0.5)
     together.set()
     others.wait()

@@ -18,8 +18,10 @@ def test_a_round_that_is_given_up_costs_nothing() -> None:
     ahead(vector(0, 0), vector(1, 1), vector(1, 1), Steps(1, 1))
     ahead(vector(0, 0), vector(1, 1), vector(1, 1), Steps(2, 1))  # keeps one step of 1
     fragment.feedback.keep(vector(10, 20))
+    assert fragment.begin(vector(3, 3))
     first = fragment.payload(vector(3, 3), 1.0)
     fragment.abandon(vector(3, 3))
+    assert fragment.begin(vector(3, 3))
     again = fragment.payload(vector(3, 3), 1.0)
     assert first is not None
     assert again is not None

@@ -70,6 +70,11 @@ class Voice:
 
     def begin(self, model: nn.Module, optimizer: Optimizer) -> None:
         replica = ScriptReplica(self.world, self.world.names, model, optimizer)
+        card = self.world.host.desk.card
+        if card.setdefault("parameters", replica.size) not in {0, replica.size}:
+            told = f"the model has {replica.size} values here and {card['parameters']} in the run"
+            raise AtollError(f"{told}: run the same script with the same arguments on all nodes")
+        card["parameters"] = replica.size  # for those who join
         self._thread.call(self._begin(replica))
         self._replica = replica
         self._thread.step_begins()
@@ -84,7 +89,7 @@ class Voice:
         assert self._replica is not None
         if stepped:
             self._replica.stepped(samples)
-            if type(self._talk).after_step is not Talk.after_step:
+            if not self._talk.is_idle:
                 self._thread.call(self._talk.after_step())
         self._thread.step_begins()
 

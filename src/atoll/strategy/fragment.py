@@ -31,6 +31,8 @@ class Fragment:
         self.agreed: Vector | None = None
         """What all members hold since their last round."""
         self._contributed: Vector | None = None
+        self._not_own: Vector | None = None
+        """Corrections that others' cancel: in the model, and not the node's to give."""
         self._anew = False
         self._kept_before: Vector | None = None
         self._given: tuple[Vector, float] | None = None
@@ -65,22 +67,30 @@ class Fragment:
         collected, self._unshared = self._unshared, None
         return collected
 
+    def begin(self, snapshot: Vector | None) -> bool:
+        """A round begins with the model as it is; whether that is of use to anybody."""
+        self._given = None
+        self._kept_before = self.feedback.kept
+        if snapshot is None or not all_finite(snapshot):
+            return False
+        self._contributed = self._ahead.contribution(snapshot)
+        self._not_own = self.correction.begin()
+        return True
+
     def payload(self, snapshot: Vector | None, weight: float) -> Vector | None:
-        """What the member gives to a round: its values or what has changed in them, and what it has not sent before.
+        """What the member gives to the round that it has begun: its values or what has changed in them, and what it has
+        not sent before.
 
         `None` if that is of no use to anybody.
         """
-        self._given = None
-        if snapshot is None or not all_finite(snapshot):
+        if snapshot is None or self._contributed is None:
             return None
-        given = self._contributed = self._ahead.contribution(snapshot)
-        corrections = self.correction.begin()
-        if corrections is not None:
-            given = given - corrections
+        given = self._contributed
+        if self._not_own is not None:
+            given = given - self._not_own
         if not self._absolute:
             assert self.agreed is not None
             given = given - self.agreed
-        self._kept_before = self.feedback.kept
         given = self.feedback.given(given if weight == 1 else given * np.float32(weight))
         if given is not snapshot and not all_finite(given):
             return None

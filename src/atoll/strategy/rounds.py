@@ -23,9 +23,8 @@ import asyncio
 import itertools
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from statistics import median
 
 import numpy as np
@@ -202,6 +201,17 @@ class Rounds(Talk):
         self._correct()
         return await self._turn()
 
+    @property
+    def is_idle(self) -> bool:
+        if self._models or self._handover.is_under_way:
+            return False
+        if any(not isinstance(fragment.correction, Uncorrected) for fragment in self._fragments):
+            return False
+        pending = self._pending
+        if pending is not None:
+            return not pending.task.done()
+        return not self._when.may_be_due(self._replica.steps - self._begun_at_step)
+
     def save(self) -> Saved:
         """What all agreed on, and what each has not told yet.
 
@@ -290,16 +300,13 @@ class Rounds(Talk):
         weight = self._weight(step - fragment.step)
         if fragment.is_anew:
             weight *= self._soundness()
-        payload = fragment.payload(snapshot, weight)
-        if payload is None:
-            world.record(ContributionRefused(at=world.now, node=world.name, name=name, why="not finite"))
-            snapshot, weight, payload = None, 0.0, fragment.unsent()
+        if not fragment.begin(snapshot):
+            snapshot, weight = None, 0.0
         self._begun_at_step = fragment.step = step
         tail = Tail.own(replica, weight, self._choice.report())
         via = self._choice.now()
         meeting = Round(world, name, self._who(self._number, view.members), key=self._number)
-        reduction = partial(self._reduce, meeting, payload, tail, via)
-        task = self._spawn(self._outcome(reduction, fragment, snapshot, via))
+        task = self._spawn(self._outcome(meeting, tail, via, fragment, snapshot))
         self._pending = _Pending(meeting, via, fragment, snapshot, step, alone, world.now, task)
         self._number += 1
 
@@ -311,25 +318,30 @@ class Rounds(Talk):
         return 1.0 if worse <= WORSE else (WORSE / worse if math.isfinite(worse) else 0.0)
 
     async def _outcome(
-        self, reduce: Callable[[], Awaitable[Reduced | None]], fragment: Fragment, snapshot: Vector | None, via: str
+        self, meeting: Round, tail: Vector, via: str, fragment: Fragment, snapshot: Vector | None
     ) -> "_Outcome | None":
-        """What a round comes to, with all that can be made of it beside training.
-
-        Each line may take as long as copying a model: a step boundary waits for no more than one of them.
+        """What a round comes to.  All that can be done beside training is done here: each line may take as long as
+        copying a model.
         """
-        result = await reduce()
+        payload = fragment.payload(snapshot, float(tail[0]))
+        if payload is None:
+            world = self._replica.world
+            world.record(ContributionRefused(at=world.now, node=world.name, name=meeting.name, why="not finite"))
+            snapshot, payload, tail[0] = None, fragment.unsent(), 0.0
+        result = await self._reduce(meeting, payload, tail, via)
         if result is None:
             return None
         read = Tail.read(result.tail, len(self._replica.members))
         mean = fragment.mean(result, read.weight)
         await asyncio.sleep(0)
         if self._quantity is Quantity.GRADIENT:
-            return _Outcome(result.via or via, read, self._post(mean) if self._post and mean is not None else mean)
+            mean = self._post(mean) if self._post and mean is not None else mean
+            return _Outcome(result.via or via, read, snapshot, mean)
         agreed = fragment.follows(mean)
         await asyncio.sleep(0)
         change = fragment.change(agreed, snapshot) if mean is not None and self._is_whole else None
         await asyncio.sleep(0)
-        return _Outcome(result.via or via, read, mean, agreed, change, digest(agreed))
+        return _Outcome(result.via or via, read, snapshot, mean, agreed, change, digest(agreed))
 
     @property
     def _is_whole(self) -> bool:
@@ -376,7 +388,7 @@ class Rounds(Talk):
         if self._quantity is Quantity.PARAMETERS:
             self._take(pending, outcome)
         elif outcome.mean is not None:
-            self._take_gradient(pending, outcome.mean, late=late)
+            self._take_gradient(pending, outcome.snapshot, outcome.mean, late=late)
             told = digest(outcome.mean)
         replica.include(tail.work)
         self._loss = replica.loss
@@ -411,21 +423,21 @@ class Rounds(Talk):
         assert outcome.agreed is not None
         if outcome.mean is not None:
             fragment.agree(outcome.agreed)
-        elif pending.snapshot is not None:
+        elif outcome.snapshot is not None:
             return
         steps = Steps(pending.step, replica.steps - pending.step)
         if outcome.change is not None and steps.since > 0:
             replica.add(Quantity.PARAMETERS, outcome.change)
             return
         values = replica.read(Quantity.PARAMETERS)
-        if pending.snapshot is None:
+        if outcome.snapshot is None:
             values[fragment.span] = outcome.agreed
         else:
-            values[fragment.span] = fragment.on_top(values[fragment.span], pending.snapshot, steps)
+            values[fragment.span] = fragment.on_top(values[fragment.span], outcome.snapshot, steps)
         replica.write(Quantity.PARAMETERS, values)
 
-    def _take_gradient(self, pending: "_Pending", mean: Vector, *, late: bool) -> None:
-        span, snapshot = pending.fragment.span, pending.snapshot
+    def _take_gradient(self, pending: "_Pending", snapshot: Vector | None, mean: Vector, *, late: bool) -> None:
+        span = pending.fragment.span
         values = self._replica.read(Quantity.GRADIENT)
         if snapshot is None or late or pending.alone > 1:
             values[span] += mean if snapshot is None else mean - snapshot
@@ -544,6 +556,8 @@ class _Outcome:
 
     via: str
     tail: Tail
+    snapshot: Vector | None
+    """What the member's model was; `None`: of no use to the others, so that it goes on with what they agree on."""
     mean: Vector | None
     """`None`: nothing of use."""
     agreed: Vector | None = None

@@ -29,6 +29,13 @@ class Talk:
         """A step is done.  Returns whether the model was merged with others'."""
         return False
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is nothing to do after a step.  Any thread may ask; what changes at that very moment is seen
+        after the next step.
+        """
+        return False
+
     def save(self) -> Saved:
         """What a checkpoint must hold of this, at a step boundary.  What is under way is not part of it."""
         return {}
@@ -44,6 +51,10 @@ def record_push(world: World, what: str, sent_s: float) -> None:
 
 class Silence(Talk):
     """Says nothing."""
+
+    @property
+    def is_idle(self) -> bool:
+        return True
 
 
 @dataclass(frozen=True, slots=True)

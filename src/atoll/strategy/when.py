@@ -33,6 +33,10 @@ class When(abc.ABC):
             number: of the exchange that would begin.
         """
 
+    def may_be_due(self, steps_since: int) -> bool:  # noqa: ARG002 - for those who know
+        """Whether it has to be asked."""
+        return True
+
     def agreed(self) -> None:  # noqa: B027
         """An exchange is done, and the node has what came of it."""
 
@@ -44,6 +48,9 @@ class Every(When):
         self._steps = steps
 
     def __call__(self, replica: Replica, steps_since: int, number: int) -> bool:  # noqa: ARG002 - the shape of the part
+        return self.may_be_due(steps_since)
+
+    def may_be_due(self, steps_since: int) -> bool:
         return steps_since >= self._steps
 
 

@@ -49,6 +49,8 @@ class Card:
     shards: str = "seldp"
     seed: int = 0
     seats: int = 16
+    parameters: int = 0
+    """How many values a script's model has; 0 where that is not known, or not said."""
 
     @property
     def names(self) -> tuple[str, ...]:

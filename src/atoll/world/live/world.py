@@ -7,6 +7,7 @@ import random
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -65,6 +66,7 @@ class LiveWorld(World):
         self._name = name
         self._names = tuple(names)
         self._trace = trace
+        self._recorded: deque[Event] = deque()
         self._seed = seed
         self.begin_at = time.monotonic() if begin_at is None else begin_at
         self._is_late = is_late
@@ -188,10 +190,13 @@ class LiveWorld(World):
 
     def record(self, event: Event) -> None:
         """Events may come from where computing is done; they are written where all others are."""
+        self._recorded.append(event)
         if threading.get_ident() == self._loop_thread:
-            self._trace.record(event)
-        else:
-            self._loop.call_soon_threadsafe(self._trace.record, event)
+            self._write_events()
+
+    def _write_events(self) -> None:
+        while self._recorded:
+            self._trace.record(self._recorded.popleft())
 
     async def close(self, *, flush_s: float = 1.0) -> None:
         """Leaves: what was sent to those who are here arrives first, if it can be done soon."""
@@ -200,11 +205,13 @@ class LiveWorld(World):
             task.cancel()
         await self.host.close()
         self._thread.shutdown(wait=False, cancel_futures=True)
+        self._write_events()
 
     async def _keep_flushing(self) -> None:
         """Who follows the trace, or finds it after this process was killed, has all but the last moment of it."""
         while True:
             await asyncio.sleep(FLUSH_S)
+            self._write_events()
             self._trace.flush()
 
     async def _keep_measuring(self) -> None:
