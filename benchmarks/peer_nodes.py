@@ -72,7 +72,7 @@ class Periodic(Sync):
 
     def after_step(self) -> bool:
         self.before = self.project()
-        self._averager.average_parameters(self.model.parameters())
+        self._averager.average_parameters(list(self.model.parameters()))
         self._steps += 1
         return bool((self._steps - 1) % self._every == 0)
 
@@ -239,10 +239,10 @@ def _loop(
                 loss.backward()  # type: ignore[no-untyped-call]
                 time.sleep(max(0.0, since + world.step_s - time.monotonic()))
                 optimizer.step()
-                optimizer.zero_grad()
                 step += 1
                 if sync.after_step():
                     told.write(json.dumps({"synced": step, "before": sync.before, "value": project()}) + "\n")
+                optimizer.zero_grad()
                 longest_s = max(longest_s, time.monotonic() - since - world.step_s)
                 since = time.monotonic()
                 if step % settings["test_every"] == 0:

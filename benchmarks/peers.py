@@ -20,6 +20,7 @@ from pathlib import Path
 from statistics import fmean, median, pstdev
 from typing import Any
 
+from atoll.errors import EmulationError
 from atoll.network import load_network
 from atoll.report.results import read_result
 from atoll.trace import Tested, Waited, read_trace
@@ -76,16 +77,19 @@ def run_peer(arguments: argparse.Namespace, peer: str, every: int, seed: int) ->
             limit_s=arguments.limit + 30,
         )
         failure, valid = "", True
-        with emulate(what) as running:
-            told_s = 0.0
-            while running.poll(0.5):
-                reached, _ = _reached(folder, len(network.nodes))
-                if told_s == 0.0 and (reached is not None or running.now > arguments.limit):
-                    (folder / "stop").touch()
-                    told_s = time.monotonic()
-                elif told_s and time.monotonic() - told_s > 5:
-                    running.stop()
-            valid = running.stats is None or is_valid(running.stats)
+        try:
+            with emulate(what) as running:
+                told_s = 0.0
+                while running.poll(0.5):
+                    reached, _ = _reached(folder, len(network.nodes))
+                    if told_s == 0.0 and (reached is not None or running.now > arguments.limit):
+                        (folder / "stop").touch()
+                        told_s = time.monotonic()
+                    elif told_s and time.monotonic() - told_s > 5:
+                        running.stop()
+                valid = running.stats is None or is_valid(running.stats)
+        except EmulationError as error:  # how a peer ends is a result
+            failure = str(error)
         if not valid:
             failure = "the switch was late"
         reached, best = _reached(folder, len(network.nodes))

@@ -59,7 +59,7 @@ class Voice:
 
     @property
     def uses_gradients(self) -> bool:
-        return type(self._talk).after_gradient is not Talk.after_gradient
+        return self._talk.uses_gradients
 
     def news(self) -> tuple[bool, Present, float]:
         """Whether the model has changed, who is here, and how much of a batch is to be taken."""

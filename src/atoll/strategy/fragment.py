@@ -71,7 +71,8 @@ class Fragment:
         """A round begins with the model as it is; whether that is of use to anybody."""
         self._given = None
         self._kept_before = self.feedback.kept
-        if snapshot is None or not all_finite(snapshot):
+        self._contributed = None
+        if snapshot is None or not (self._ahead.adds or all_finite(snapshot)):  # who keeps nothing can see that later
             return False
         self._contributed = self._ahead.contribution(snapshot)
         self._not_own = self.correction.begin()
@@ -92,7 +93,8 @@ class Fragment:
             assert self.agreed is not None
             given = given - self.agreed
         given = self.feedback.given(given if weight == 1 else given * np.float32(weight))
-        if given is not snapshot and not all_finite(given):
+        if not all_finite(given):
+            self.feedback.keep(self._kept_before)
             return None
         self._given = given, weight
         return given

@@ -195,6 +195,10 @@ class Rounds(Talk):
                 gradient[span] += pull(values[span])
             self._replica.write(Quantity.GRADIENT, gradient)
 
+    @property
+    def uses_gradients(self) -> bool:
+        return self._quantity is Quantity.GRADIENT or any(fragment.pulls for fragment in self._fragments)
+
     async def after_step(self) -> bool:
         if self._models:
             return await self._models.after_step() or self._gradient_was_merged

@@ -25,6 +25,11 @@ class Talk:
     async def after_gradient(self) -> None:
         """The gradient of a step is there, and not yet used."""
 
+    @property
+    def uses_gradients(self) -> bool:
+        """Whether `after_gradient` does anything."""
+        return type(self).after_gradient is not Talk.after_gradient
+
     async def after_step(self) -> bool:
         """A step is done.  Returns whether the model was merged with others'."""
         return False

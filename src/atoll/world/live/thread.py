@@ -70,7 +70,8 @@ class WorldThread:
         if not self._thread.is_alive():
             work.close()
             self._complain()
-        doing = asyncio.run_coroutine_threadsafe(work, self._loop)
+        doing: concurrent.futures.Future[T] = concurrent.futures.Future()
+        self._loop.call_soon_threadsafe(lambda: self.spawn(_do(work, doing)))
         while True:
             done, _ = concurrent.futures.wait([doing], timeout=LOOK_EVERY_S)
             if done:
@@ -105,3 +106,14 @@ class WorldThread:
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._leaving.set)
             self._thread.join(LEAVE_S)
+
+
+async def _do(work: Coroutine[Any, Any, T], doing: "concurrent.futures.Future[T]") -> None:
+    """Says what came of something at once, before anything else that is due gets its turn."""
+    try:
+        doing.set_result(await work)
+    except asyncio.CancelledError:
+        doing.cancel()
+        raise
+    except Exception as error:  # noqa: BLE001 - raised where it is waited for
+        doing.set_exception(error)
