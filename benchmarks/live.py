@@ -29,8 +29,9 @@ from atoll.report.results import RunResult, read_result
 from atoll.trace import Exchanged, Tested, Waited, read_trace
 from atoll.train import RunSpec, simulate
 from atoll.train.emulated import is_valid, run_emulated
-from atoll.world.emulate.supervisor import Emulation, emulate
+from atoll.world.emulate.supervisor import CONGESTION, Emulation, emulate
 from atoll.world.faults import parse_faults
+from atoll.world.live.host import best_congestion
 from atoll.world.live.process import NodeFile
 from benchmarks.common import RESULTS, markdown, put
 
@@ -53,6 +54,7 @@ def run(network: Network, program: str, *, faults: str = "", limit_s: float = 30
             folder=Path(folder),
             faults=parse_faults(faults, network.node_names),
             limit_s=limit_s,
+            congestion=best_congestion() or CONGESTION,  # as nodes on real machines, and Gloo here
         )
         with emulate(what) as running:
             stats = running.wait()

@@ -41,7 +41,10 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 
     run = atoll.join(  # Atoll
-        strategy="allreduce:every=8", invitation=arguments.join, listen=arguments.listen, out=arguments.out
+        strategy="allreduce:every=8,handover=optimizer",
+        invitation=arguments.join,
+        listen=arguments.listen,
+        out=arguments.out,
     )
     if run.invitation:
         print("invitation:", run.invitation, flush=True)

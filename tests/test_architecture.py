@@ -168,6 +168,7 @@ def test_tests_mirror_the_source() -> None:
         "script/launch.py",
         "script/process.py",
         "script/replica.py",
+        "train/own.py",
         "script/voice.py",
         "train/memory.py",
         "world/live/tunnel.py",

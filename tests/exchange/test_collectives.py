@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atoll.exchange import COLLECTIVES, Round, Vector
+from atoll.exchange.collectives import PIECE_VALUES
 from atoll.network import Network
 from atoll.world import Physics
 from atoll.world.simworld import SimWorld
@@ -81,7 +82,7 @@ def test_takes_what_its_formula_says(via: str, count: int) -> None:
     formulas = {
         "gather": alpha + (count - 1) * payload * beta,
         "star": 2 * alpha + 2 * (count - 1) * payload * beta,
-        "direct": 2 * alpha + 2 * (count - 1) / count * payload * beta,
+        "direct": (2 if size / count <= PIECE_VALUES else 1) * alpha + 2 * (count - 1) / count * payload * beta,
         "ring": 2 * (count - 1) * alpha + 2 * (count - 1) / count * payload * beta,
         "tree": 2 * alpha * logarithm + 2 * logarithm * payload * beta,
         "hd": 2 * alpha * logarithm + 2 * (count - 1) / count * payload * beta,

@@ -2,8 +2,9 @@
 
 Every member measures its own links from ordinary traffic and small, seldom probes, and how much of its update each
 ratio would keep; these numbers travel in the round's tail.  So all members know the same of all links and decide alike,
-without another message: the ratio at the knee between the time of an exchange and what it keeps, and for it the
-cheapest of AR-Topk by each collective and of an all-gather of everybody's own largest values.
+without another message: which of AR-Topk by its cheapest collective and of an all-gather of everybody's own largest
+values, and which ratio, lie at the knee between the time of an exchange and what it keeps.  AR-Topk is cheaper and
+keeps less of most members' updates, since the places are its leader's: how much less is measured too.
 """
 
 import asyncio
@@ -79,6 +80,10 @@ class Flexible(Reduction):
         self._plan: Plan | None = None
         self._planned_for: tuple[Vector, Vector] | None = None
         self._gains = np.ones(len(RATIOS), dtype=np.float32)
+        self._shared = 1.0
+        """What AR-Topk keeps, of what as many own largest values would."""
+        self._last = 0.0, 0.0
+        """The squares that the last round of AR-Topk kept of the own update, and that its own largest values have."""
         self._known: Links | None = None
         self._orders: dict[str, tuple[int, ...]] = {}
         """The members' ranks around the best ring, and down the best tree."""
@@ -100,6 +105,7 @@ class Flexible(Reduction):
         self._plan = self._planned_for = self._known = None
         self._orders = {}
         self._gains = np.ones(len(RATIOS), dtype=np.float32)
+        self._last = 0.0, 0.0
 
     async def _probe(self, world: World, others: list[str], spawn: Spawn) -> None:
         number = 0
@@ -127,14 +133,16 @@ class Flexible(Reduction):
                 self._latency[message.sender] = seconds
 
     def _report(self, members: tuple[str, ...], values: Vector, computed_s: float) -> Vector:
-        """Own latencies and uplink, the squares that each ratio keeps of the own update, and what making it took."""
+        """Own latencies and uplink, the squares that each ratio keeps of the own update, what making it took, and what
+        the last round kept.
+        """
         latency = [self._latency.get(name, 0.0) for name in members]
         squares = np.square(values)
         most = kept(len(values), max(RATIOS))
         largest = np.sort(np.partition(squares, len(squares) - most)[len(squares) - most :])[::-1]
         sums = np.cumsum(largest, dtype=np.float64)
         keeps = [sums[kept(len(values), ratio) - 1] for ratio in RATIOS]
-        numbers = [*latency, self._up_s or 0.0, *keeps, squares.sum(dtype=np.float64), computed_s]
+        numbers = [*latency, self._up_s or 0.0, *keeps, squares.sum(dtype=np.float64), computed_s, *self._last]
         return np.array(numbers, dtype=np.float32)
 
     def _observe(self, log: SendLog) -> None:
@@ -148,8 +156,11 @@ class Flexible(Reduction):
     def _learn(self, reports: Vector, members: int) -> None:
         rows = reports.reshape(members, -1).astype(np.float64)
         latency, up_s = rows[:, :members], rows[:, members]
-        keeps, total = rows[:, members + 1 : -2].sum(0), rows[:, -2].sum()
-        self._compute_s = float(rows[:, -1].max())
+        keeps, total = rows[:, members + 1 : -4].sum(0), rows[:, -4].sum()
+        self._compute_s = float(rows[:, -3].max())
+        shared, own = rows[:, -2:].sum(0)
+        if own > 0:
+            self._shared = 0.9 * self._shared + 0.1 * shared / own if self._known else shared / own
         if total > 0:
             fresh = (keeps / total).astype(np.float32)
             self._gains = 0.9 * self._gains + 0.1 * fresh if self._known else fresh
@@ -161,7 +172,7 @@ class Flexible(Reduction):
         if self._known is None:
             return self._plan or Plan(self._ratio or RATIOS[len(RATIOS) // 2], self._via or "direct", 0.0), ""
         picture = (
-            self._gains.copy(),
+            np.append(self._gains, np.float32(self._shared)),
             np.array([self._known.latency_s.max(), self._known.up_s.max()], dtype=np.float32),
         )
         before, why = self._planned_for, "first"
@@ -172,13 +183,18 @@ class Flexible(Reduction):
             why = "gain" if moved[0] > moved[1] else "links"
         middle = 4 * kept(count, self._ratio or RATIOS[len(RATIOS) // 2]) + tail_bytes
         self._orders = {"ring": ring_order(self._known), "tree": tree_order(self._known, middle)}
-        best = [self._cheapest(ratio, count, tail_bytes) for ratio in ((self._ratio,) if self._ratio else RATIOS)]
-        steps = [self._compute_s + plan.seconds for plan in best]
         self._planned_for = picture
-        return best[0 if self._ratio else knee(steps, self._gains.tolist())], why
-
-    def _cheapest(self, ratio: float, count: int, tail_bytes: int) -> Plan:
         ways = (self._via,) if self._via else ("own", *COLLECTIVES)
+        if self._ratio:
+            return self._cheapest(ways, self._ratio, count, tail_bytes), why
+        plans, gains = [], []
+        for some, keeps in ((("own",), 1.0), (tuple(COLLECTIVES), self._shared)):
+            if allowed := tuple(way for way in some if way in ways):
+                plans += [self._cheapest(allowed, ratio, count, tail_bytes) for ratio in RATIOS]
+                gains += [float(gain) * keeps for gain in self._gains]
+        return plans[knee([self._compute_s + plan.seconds for plan in plans], gains)], why
+
+    def _cheapest(self, ways: tuple[str, ...], ratio: float, count: int, tail_bytes: int) -> Plan:
         plans = [Plan(ratio, via, 0.0) for via in ways]
         plans = [dataclasses.replace(plan, seconds=self._cost(plan, count, tail_bytes)) for plan in plans]
         found = min(plans, key=lambda plan: plan.seconds)
@@ -231,9 +247,19 @@ class Flexible(Reduction):
             logged = dataclasses.replace(logged, members=ordered)
         result = await way(logged, values, full_tail, "gather" if plan.via == "own" else plan.via)
         self._observe(log)
+        self._last = self._kept(plan, values, result.unsent)
         self._done_s = meeting.world.now
         self._learn(result.tail[len(tail) :], members)
         return dataclasses.replace(result, tail=result.tail[: len(tail)], via=f"{plan.via} {plan.ratio:.2g}")
+
+    def _kept(self, plan: Plan, values: Vector, unsent: Vector | None) -> tuple[float, float]:
+        if plan.via == "own" or self._ratio or unsent is None:
+            return 0.0, 0.0
+        squares = np.square(values)
+        most = kept(len(values), plan.ratio)
+        own = np.partition(squares, len(squares) - most)[len(squares) - most :].sum(dtype=np.float64)
+        total, left = squares.sum(dtype=np.float64), np.square(unsent).sum(dtype=np.float64)
+        return max(0.0, float(total - left)), float(own)
 
 
 def _moved(now: Vector, then: Vector) -> float:

@@ -16,6 +16,7 @@ wants to wait cancels, and keeps its own vector.  No value is added twice: every
 a fixed order.
 """
 
+import itertools
 import math
 from collections.abc import Awaitable, Callable
 
@@ -26,6 +27,8 @@ from atoll.exchange.round import Body, Round, Vector
 __all__ = ["COLLECTIVES", "Collective", "broadcast", "direct", "gather", "halving_doubling", "ring", "star", "tree"]
 
 Collective = Callable[[Round, Vector], Awaitable[Vector]]
+PIECE_VALUES = 1 << 18
+"""What is added up at a time, a megabyte: less makes more messages."""
 
 
 async def star(meeting: Round, vector: Vector) -> Vector:
@@ -52,22 +55,30 @@ async def gather(meeting: Round, vector: Vector) -> Vector:
 
 
 async def direct(meeting: Round, vector: Vector) -> Vector:
-    """Reduce-scatter and all-gather, everybody with everybody at once."""
-    rank, shares = meeting.rank, np.array_split(vector, meeting.size)
-    others = [(rank + step) % meeting.size for step in range(1, meeting.size)]
+    """Reduce-scatter and all-gather, everybody with everybody at once.
+
+    Large shares go in pieces: some are added up while others are on their way, and a latency less is waited for.
+    """
+    rank, size = meeting.rank, meeting.size
+    others = [(rank + step) % size for step in range(1, size)]
+    count = max(1, math.ceil(len(vector) / size / PIECE_VALUES))
+    shares = [np.array_split(share, count) for share in np.array_split(vector, size)]
+    sums: list[list[Vector]] = [[] for _ in range(size)]
     async with meeting.sending() as send:
-        for other in others:
-            send(other, "part", shares[other])
-        received = {other: await meeting.receive(other, "part") for other in others}
-        received[rank] = shares[rank]
-        total = received[0].copy()
-        for other in range(1, meeting.size):  # in the order of ranks, whoever came first
-            total += received[other]
-        for other in others:
-            send(other, "sum", total)
-        sums = {other: await meeting.receive(other, "sum") for other in others}
-    sums[rank] = total
-    return np.concatenate([sums[other] for other in range(meeting.size)])
+        for piece, other in itertools.product(range(count), others):
+            send(other, f"part {piece}", shares[other][piece])
+        for piece in range(count):
+            received = {other: await meeting.receive(other, f"part {piece}") for other in others}
+            received[rank] = shares[rank][piece]
+            total = received[0].copy()
+            for other in range(1, size):  # in the order of ranks, whoever came first
+                total += received[other]
+            for other in others:
+                send(other, f"sum {piece}", total)
+            sums[rank].append(total)
+        for piece, other in itertools.product(range(count), others):
+            sums[other].append(await meeting.receive(other, f"sum {piece}"))
+    return np.concatenate([total for each in sums for total in each])
 
 
 async def ring(meeting: Round, vector: Vector) -> Vector:

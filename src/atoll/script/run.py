@@ -21,7 +21,7 @@ from atoll.saved import note, part, read_note
 from atoll.script.inside import Inside
 from atoll.script.launch import Launch, launched
 from atoll.script.loader import Present, Shard
-from atoll.script.voice import NO_TARGET, Voice
+from atoll.script.voice import NO_TARGET, News, Voice
 from atoll.strategy import parse_strategy
 from atoll.trace import Event
 from atoll.train.checkpoint import read_node, write_node
@@ -136,8 +136,7 @@ class Run:
         self._hooks: list[RemovableHandle] = []
         self._shards: list[Shard] = []
         self._samples = 0
-        self._present = Present(0, 1)
-        self._batch_factor = 1.0
+        self._news = News()
         atexit.register(self.close)
 
     # What a script asks ---
@@ -185,7 +184,7 @@ class Run:
         found = Shard(
             data,
             self._who,
-            factor=lambda: self._batch_factor,
+            factor=lambda: self._news.batch_factor,
             seed=self._seed,
             taken=self._took,
             even=self._inside is not None,
@@ -269,15 +268,22 @@ class Run:
 
     def _agree(self, tensors: Callable[[], Iterable[torch.Tensor]]) -> None:
         """The processes of a node learn from the one that speaks who is here, and what has changed."""
-        changed = False
         if self._voice:
-            changed, self._present, self._batch_factor = self._voice.news()
-        if self._inside:
-            here = self._present
-            news = self._inside.tell([changed, here.rank, here.count, self._batch_factor])
-            self._present, self._batch_factor = Present(int(news[1]), int(news[2])), news[3]
-            if news[0] and not self._sharded:
-                self._inside.copy(tensors())
+            self._news = self._voice.news()
+        if self._inside is None:
+            return
+        changed, anew, here, factor = self._news
+        told = self._inside.tell([changed, anew, here.rank, here.count, factor])
+        self._news = News(bool(told[0]), bool(told[1]), Present(int(told[2]), int(told[3])), told[4])
+        if self._sharded:
+            return
+        if self._news.changed:
+            self._inside.copy(tensors())
+        if self._news.remembers_anew:
+            assert self._optimizer is not None
+            memory = self._inside.tell_arrays(self._voice.memory() if self._voice else {})
+            if self._voice is None:
+                remember(self._optimizer, memory)
 
     def _tensors(self) -> Iterable[torch.Tensor]:
         assert self._model is not None
@@ -293,7 +299,7 @@ class Run:
         """The place of this process among all processes of all nodes."""
         if self._voice and self._inside is None:
             return self._voice.present
-        inside, here = self._inside, self._present
+        inside, here = self._inside, self._news.present
         assert inside is not None
         return Present(here.rank * inside.size + inside.rank, here.count * inside.size)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from typing import NamedTuple
 
 import numpy as np
 from torch import nn
@@ -17,11 +18,24 @@ from atoll.trace import Computed, Tested, TrainingStarted
 from atoll.world.base import Lane
 from atoll.world.live.thread import WorldThread
 
-__all__ = ["NO_TARGET", "Voice"]
+__all__ = ["NO_TARGET", "News", "Voice"]
 
 FIRST_MODEL = "first model"
 FIRST_MODEL_S = 120.0
 NO_TARGET = 1e9
+
+
+class News(NamedTuple):
+    """What all processes of a node must know."""
+
+    changed: bool = False
+    """Whether a strategy has changed the model."""
+    remembers_anew: bool = False
+    """Whether the optimiser was handed what another's remembers."""
+    present: Present = Present(0, 1)
+    """Who is here."""
+    batch_factor: float = 1.0
+    """How much of a batch is to be taken."""
 
 
 class Voice:
@@ -61,12 +75,19 @@ class Voice:
     def uses_gradients(self) -> bool:
         return self._talk.uses_gradients
 
-    def news(self) -> tuple[bool, Present, float]:
-        """Whether the model has changed, who is here, and how much of a batch is to be taken."""
-        if self._replica is None:
-            return False, self.present, 1.0
-        changed, self._replica.changed = self._replica.changed, False
-        return changed, self.present, self._replica.batch_factor
+    def news(self) -> "News":
+        """What has changed since this was asked last."""
+        replica = self._replica
+        if replica is None:
+            return News(present=self.present)
+        told = News(replica.changed, replica.remembers_anew, self.present, replica.batch_factor)
+        replica.changed = replica.remembers_anew = False
+        return told
+
+    def memory(self) -> Saved:
+        """What the optimiser remembers."""
+        assert self._replica is not None
+        return self._replica.memory()
 
     def begin(self, model: nn.Module, optimizer: Optimizer) -> None:
         replica = ScriptReplica(self.world, self.world.names, model, optimizer)
@@ -158,5 +179,4 @@ class Voice:
     async def _load(self, saved: Saved) -> None:
         assert self._replica is not None
         self._replica.load(part("replica", saved))
-        self._replica.changed = True
         self._talk.load(part("talk", saved))

@@ -14,14 +14,13 @@ from torch.optim import Optimizer
 
 from atoll.errors import ExamplesRefused
 from atoll.exchange import Vector
-from atoll.group import Group
-from atoll.saved import Saved, note, part, read_note, under
+from atoll.saved import Saved, part, under
 from atoll.seeds import derive
-from atoll.strategy import Quantity, Work
+from atoll.strategy import Work
 from atoll.trace import EpochEnded
 from atoll.train.batches import Batches, Epoch
 from atoll.train.harm import Harm
-from atoll.train.memory import as_array, remember, what_is_remembered
+from atoll.train.own import OwnReplica
 from atoll.train.parameters import Parameters
 from atoll.train.shards import Indices
 from atoll.train.task import Examples, Task
@@ -33,7 +32,7 @@ LOSSES = 10
 """Over how many batches a node's own loss is taken."""
 
 
-class TrainedReplica:
+class TrainedReplica(OwnReplica):
     """One node's model, optimiser and data.
 
     Args:
@@ -63,38 +62,31 @@ class TrainedReplica:
         harm: Harm | None = None,
         used: NDArray[np.int64] | None = None,
     ) -> None:
-        self.world = world
-        self.members = members
-        self.group = Group(world, members)
-        self.rank = members.index(world.name)
-        self.steps = 0
-        self.work: Work = np.zeros(len(members), dtype=np.int64)
+        with torch.random.fork_rng(devices=[]):
+            torch.random.manual_seed(derive(seed, "model") % 2**63)
+            model = task.model().to(task.train.inputs.device)
+        super().__init__(world, members, model, optimizer(model.parameters()))
+        self._index = Parameters(model)
         self._task = task
         self._tester = tester
         self._harm = harm
         self._used = used
-        with torch.random.fork_rng(devices=[]):
-            torch.random.manual_seed(derive(seed, "model") % 2**63)
-            self.model = task.model().to(task.train.inputs.device)
-        self._parameters = Parameters(self.model)
-        self._optimizer = optimizer(self.model.parameters())
         self._batches = Batches(
             shard, task.batch, derive(seed, "batches", world.name), pieces=pieces, on_epoch=self._epoch_is_done
         )
         self._batch = torch.zeros(0, dtype=torch.int64)
-        self._batch_factor = 1.0
         self._borrowed: list[Examples] = []
         self._losses: deque[torch.Tensor] = deque(maxlen=LOSSES)
 
     @property
-    def size(self) -> int:
-        return self._parameters.size
+    def _parameters(self) -> Parameters:
+        return self._index
 
     # What training does ---
 
     def compute_gradient(self) -> None:
         """Forward and backward on the next batch."""
-        self._batch = self._batches.take(self._batch_factor)
+        self._batch = self._batches.take(self.batch_factor)
         if self._used is not None:
             np.add.at(self._used, self._batch.numpy(), 1)
         inputs, targets = self._task.train.inputs[self._batch], self._task.train.targets[self._batch]
@@ -102,7 +94,7 @@ class TrainedReplica:
             inputs = torch.cat([inputs, *(each.inputs for each in self._borrowed)])
             targets = torch.cat([targets, *(each.targets for each in self._borrowed)])
             self._borrowed.clear()
-        self._optimizer.zero_grad()
+        self.optimizer.zero_grad()
         loss = self._task.loss(self.model(inputs), targets)
         loss.backward()  # type: ignore[no-untyped-call]
         self._losses.append(loss.detach())
@@ -112,7 +104,7 @@ class TrainedReplica:
         """The optimiser's step."""
         wrong = self._harm.now(self.world.now) if self._harm else []
         before = self._parameters.read() if wrong else None
-        self._optimizer.step()
+        self.optimizer.step()
         if self._harm and before is not None:
             self._parameters.write(self._harm(wrong, before, self._parameters.read()))
         self.steps += 1
@@ -125,23 +117,6 @@ class TrainedReplica:
         return 0.0 if self._task.rising else 1e9
 
     # What strategies do ---
-
-    def read(self, quantity: Quantity) -> Vector:
-        if quantity is Quantity.GRADIENT:
-            return self._parameters.read_gradient()
-        return self._parameters.read()
-
-    def write(self, quantity: Quantity, values: Vector) -> None:
-        if quantity is Quantity.GRADIENT:
-            self._parameters.write_gradient(values)
-        else:
-            self._parameters.write(values)
-
-    def add(self, quantity: Quantity, change: Vector) -> None:
-        if quantity is Quantity.GRADIENT:
-            self._parameters.add_gradient(change)
-        else:
-            self._parameters.add(change)
 
     def lend(self, share: float) -> bytes:
         rows = self._batch[: math.ceil(share * len(self._batch))]
@@ -166,55 +141,31 @@ class TrainedReplica:
             raise ExamplesRefused("targets beyond those that this node knows")
         self._borrowed.append(Examples(inputs, targets))
 
-    def scale_batch(self, factor: float) -> None:
-        self._batch_factor = factor
-
     @property
     def cost(self) -> float:
         """How many steps' time the next gradient takes."""
-        return max(1.0, self._batch_factor)
-
-    def include(self, work: Work) -> None:
-        np.maximum(self.work, work, out=self.work)
+        return max(1.0, self.batch_factor)
 
     @property
     def loss(self) -> float:
         return float(torch.stack(list(self._losses)).mean()) if self._losses else math.nan
 
-    def memory(self) -> Saved:
-        return what_is_remembered(self._optimizer)
-
     def take_over(self, work: Work, memory: Saved) -> None:
         done = int(work[self.rank] - self.work[self.rank])
         if done > 0:  # it has been here before, and goes on where it was in its data
             self._batches.skip(done)
-        self.include(work)
-        if memory:
-            remember(self._optimizer, memory)
+        super().take_over(work, memory)
 
     # What checkpoints hold ---
 
     def save(self) -> Saved:
-        model = {name: as_array(value) for name, value in self.model.state_dict().items()}
-        world = np.frombuffer(self.world.save(), dtype=np.uint8)
-        return {
-            **under("model", model),
-            **under("optimizer", self.memory()),
-            "losses": np.array([float(each) for each in self._losses], dtype=np.float32),
-            **under("batches", self._batches.save()),
-            "work": self.work.copy(),
-            "world": world,
-            "steps": note(self.steps),
-        }
+        losses = np.array([float(each) for each in self._losses], dtype=np.float32)
+        return {**super().save(), "losses": losses, **under("batches", self._batches.save())}
 
     def load(self, saved: Saved) -> None:
-        self.model.load_state_dict({name: torch.from_numpy(value) for name, value in part("model", saved).items()})
-        remember(self._optimizer, part("optimizer", saved))
+        super().load(saved)
         self._losses.extend(torch.from_numpy(saved["losses"]))
         self._batches.load(part("batches", saved))
-        self.work[:] = saved["work"]
-        self.world.load(saved["world"].tobytes())
-        self.steps = int(read_note(saved["steps"]))
 
     def _epoch_is_done(self, epoch: Epoch) -> None:
         world = self.world

@@ -58,6 +58,8 @@ class Emulation:
     seed: int = 0
     faults: tuple[Fault, ...] = ()
     limit_s: float = 600.0
+    congestion: str = CONGESTION
+    """Which congestion control TCP is to use."""
     by: str = ""
     """How nodes are joined to the switch, of `WAYS`; the first that this system allows if it is empty."""
 
@@ -248,7 +250,7 @@ class _Supervisor:
             folder=str(what.folder),
             seed=what.seed,
             step_s=node.step_s,
-            congestion=CONGESTION if self._taps else "",
+            congestion=self._what.congestion if self._taps else "",
             begin_at=self._begin_at,
             life=self._lives[name],
         )
