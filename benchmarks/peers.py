@@ -35,12 +35,12 @@ EXAMPLE = Path(__file__).parents[1] / "examples" / "mnist.py"
 TARGET = 0.975
 BEST = {
     "torch DDP": 1,
-    "torch PeriodicModelAverager": 16,
-    "torchft LocalSGD": 16,
+    "torch PeriodicModelAverager": 32,
+    "torchft LocalSGD": 32,
     "torchft DiLoCo": 32,
-    "hivemind": 16,
+    "hivemind": 32,
 }
-ATOLL = ("vrl:every=4,codec=int8", "allreduce:every=4,overlap,codec=int8")
+ATOLL = ("vrl:codec=int4,overlap,warmup=5", "allreduce:every=4,overlap,codec=int8")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from atoll.errors import EmulationError
 from atoll.trace import (
     Computed,
     Emulated,
@@ -95,6 +96,11 @@ def run_emulated(spec: RunSpec, trace_path: Path) -> Generator[None, None, None]
                 yield
             stats = running.stats
         assert stats is not None
+        if spec.script and not _has_trained(nodes):
+            raise EmulationError(
+                f"{spec.script[0]} has ended without training: it has to call atoll.join() and then "
+                "run.wrap(model, optimizer), as in docs/tutorial.md"
+            )
         _merge(nodes, trace_path, reason or ("finished" if running.now < spec.limit_s else "time limit"), stats)
     finally:
         with contextlib.suppress(OSError):
@@ -108,6 +114,10 @@ def _follow(event: Event, verdict: Verdict, live: set[str]) -> None:
         for name in event.nodes:
             verdict.begins_anew(name)
         live.difference_update(event.nodes) if event.on else live.update(event.nodes)
+
+
+def _has_trained(nodes: Path) -> bool:
+    return any(isinstance(event, TrainingStarted) for file in nodes.glob(NODE_TRACES) for event in read_trace(file))
 
 
 def _merge(nodes: Path, trace_path: Path, reason: str, stats: SwitchStats) -> None:
