@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -40,3 +41,13 @@ def test_a_gpt_that_is_saved_and_goes_on(tmp_path: Path) -> None:
     assert [line.split(":")[0] for line in python(EXAMPLES / "char_gpt.py", "--steps", "12", *small).splitlines()] == [
         "step 12"
     ]
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments"),
+    [("torchrun_ddp.py", ("--epochs", "1")), ("torchrun_fsdp.py", ("--width", "16", "--layers", "1", "--steps", "10"))],
+)
+def test_under_torchrun(script: str, arguments: tuple[str, ...]) -> None:
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    told = python(*torchrun, EXAMPLES / script, *arguments, "--listen", "127.0.0.1:0")
+    assert "invitation: atoll1-" in told

@@ -1,6 +1,8 @@
 """A script for tests, under torchrun: leaves its node's whole model before and after every step's exchange.
 
-assembled.py FOLDER ddp|fsdp [--join INVITATION]
+assembled.py FOLDER ddp|fsdp [--join INVITATION] [--out FOLDER] [--meetings N]
+
+It ends after so many exchanges that changed its model, or when another has ended so.
 """
 
 import argparse
@@ -44,6 +46,8 @@ def main() -> None:
     options.add_argument("folder", type=Path)
     options.add_argument("how", choices=("ddp", "fsdp"))
     options.add_argument("--join")
+    options.add_argument("--out", type=Path)
+    options.add_argument("--meetings", type=int, default=8)
     arguments = options.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
@@ -60,27 +64,25 @@ def main() -> None:
     after: list[dict[str, Tensor]] = []
     optimizer.register_step_post_hook(lambda *_: before.append(whole(model)))
     run = atoll.join(
-        f"allreduce:every={EVERY}",
+        f"allreduce:every={EVERY},patience=100",
         invitation=arguments.join,
         listen=None if arguments.join else "127.0.0.1:0",
         sharded=arguments.how == "fsdp",
+        out=arguments.out,
     )
     invitation = run.invitation
     if rank == 0 and not arguments.join:
         print(f"invitation: {invitation}", flush=True)  # noqa: T201 - to the test
     run.wrap(model, optimizer)
+    met = 0
     for step in itertools.count():
         inputs, targets = batch(run.name, rank, step)
         nn.functional.cross_entropy(model(inputs), targets).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         optimizer.zero_grad()
         after.append(whole(model))
-        met = (
-            sum(not torch.equal(one["0.bias"], other["0.bias"]) for one, other in zip(before, after, strict=True))
-            if rank == 0
-            else 0
-        )
-        over = torch.tensor(float(met >= 8 or (arguments.folder / "over").exists()))
+        met += rank == 0 and not torch.equal(before[-1]["0.bias"], after[-1]["0.bias"])
+        over = torch.tensor(float(met >= arguments.meetings or (arguments.folder / "over").exists()))
         dist.broadcast(over, 0)
         if over:
             break

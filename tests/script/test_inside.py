@@ -1,8 +1,8 @@
-"""Nodes that are several processes: real torchrun, real sockets, on loopback."""
+"""Nodes that are several processes: real processes, real sockets, on loopback."""
 
 import itertools
 import os
-import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,32 +17,44 @@ import torch
 from atoll.trace import Exchanged, read_trace
 from tests.script import assembled
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
-ENVIRONMENT = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-TOGETHER_S = 60.0
+HERE = Path(__file__).parent
+TOGETHER_S = 100.0
+ENDLESS = "1000000"
 
 
 @contextmanager
-def node(script: Path, log: Path, *arguments: str) -> Iterator["subprocess.Popen[bytes]"]:
-    """A torchrun group; whatever is left of it at the end is killed."""
-    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+def node(script: Path, log: Path, *arguments: str) -> Iterator[list["subprocess.Popen[bytes]"]]:
+    """Two processes that find each other as torchrun's would; whatever is left of them at the end is killed."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    group = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
     with log.open("wb") as file:
-        process = subprocess.Popen(
-            [*start, str(script), *arguments], stdout=file, stderr=subprocess.STDOUT, env=ENVIRONMENT
-        )
+        processes = [
+            subprocess.Popen(
+                [sys.executable, str(script), *arguments],
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **group, "OMP_NUM_THREADS": "1", "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            )
+            for rank in range(2)
+        ]
     try:
-        yield process
+        yield processes
     finally:
-        kill(process)
+        kill(processes)
 
 
-def kill(process: "subprocess.Popen[bytes]") -> None:
-    """All at once, as when a machine loses power: torchrun and its workers, which are in sessions of their own."""
-    if process.poll() is None:
-        workers = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        for each in (process.pid, *map(int, workers)):
-            os.kill(each, signal.SIGKILL)
+def kill(processes: list["subprocess.Popen[bytes]"]) -> None:
+    """All at once, as when a machine loses power."""
+    for process in processes:
+        process.kill()
+    for process in processes:
         process.wait()
+
+
+def assert_ended(processes: list["subprocess.Popen[bytes]"], log: Path) -> None:
+    for process in processes:
+        assert process.wait(TOGETHER_S) == 0, log.read_text()[-3000:]
 
 
 def together(trace: Path, since: float = 0.0) -> list[Exchanged]:
@@ -51,12 +63,11 @@ def together(trace: Path, since: float = 0.0) -> list[Exchanged]:
     return [event for event in events if isinstance(event, Exchanged) and event.members == 2 and event.at > since]
 
 
-def wait_until_together(trace: Path, log: Path, since: float = 0.0) -> float:
+def wait_until_together(trace: Path, log: Path) -> None:
     until = time.monotonic() + TOGETHER_S
-    while len(found := together(trace, since)) < 3:
+    while len(together(trace)) < 3:
         assert time.monotonic() < until, log.read_text()[-3000:]
         time.sleep(0.2)
-    return found[-1].at
 
 
 def invitation(log: Path) -> str:
@@ -68,77 +79,36 @@ def invitation(log: Path) -> str:
     return line.split()[1]
 
 
-def assert_agreed(one: Path, other: Path) -> None:
-    """What two nodes hold after the rounds that both were in is the same."""
-    ours = {event.name: event.digest for event in together(one)}
-    both = [event for event in together(other) if event.name in ours]
-    assert both
-    assert all(event.digest == ours[event.name] for event in both)
-
-
-def test_two_nodes_of_two_processes(tmp_path: Path) -> None:
-    """They exchange; one is killed and returns; what they agreed on is the same, and so are a node's processes."""
-    first, second, again = tmp_path / "first.log", tmp_path / "second.log", tmp_path / "again.log"
-    ours = tmp_path / "a" / "n0.jsonl"
-    begin = ["--listen", "127.0.0.1:0", "--out", str(tmp_path / "a"), "--epochs", "100000"]
-    with node(EXAMPLES / "torchrun_ddp.py", first, *begin):
-        join = ["--join", invitation(first), "--out", str(tmp_path / "b")]
-        with node(EXAMPLES / "torchrun_ddp.py", second, *join, "--epochs", "100000") as process:
-            at = wait_until_together(ours, second)
-            kill(process)
-        join[-1] = str(tmp_path / "c")
-        with node(EXAMPLES / "torchrun_ddp.py", again, *join, "--epochs", "12", "--save", str(tmp_path)) as process:
-            wait_until_together(ours, again, since=at + 1.0)
-            assert process.wait(60) == 0, again.read_text()
-    (theirs,) = (tmp_path / "b").glob("*.jsonl")
-    assert_agreed(ours, theirs)
-    one, other = (torch.load(path, weights_only=True) for path in sorted(tmp_path.glob("*.pt")))
-    parameters = [name for name in one if "running" not in name]  # DDP leaves each process its own statistics
-    assert all(torch.equal(one[name], other[name]) for name in parameters)
-
-
-def test_parts_of_a_model_meet_their_like(tmp_path: Path) -> None:
-    """FSDP2: each process exchanges the part that it has, and a node that is killed returns."""
-    first, second, again = tmp_path / "first.log", tmp_path / "second.log", tmp_path / "again.log"
-    small = ["--width", "16", "--layers", "1", "--steps", "1000000"]
-    rings = [tmp_path / "a" / str(rank) / "n0.jsonl" for rank in range(2)]
-    with node(EXAMPLES / "torchrun_fsdp.py", first, "--listen", "127.0.0.1:0", "--out", str(tmp_path / "a"), *small):
-        join = ["--join", invitation(first), "--out", str(tmp_path / "b")]
-        with node(EXAMPLES / "torchrun_fsdp.py", second, *join, *small) as process:
-            at = max(wait_until_together(ring, second) for ring in rings)
-            kill(process)
-        join[-1] = str(tmp_path / "c")
-        with node(EXAMPLES / "torchrun_fsdp.py", again, *join, *small):
-            for ring in rings:
-                wait_until_together(ring, again, since=at + 1.0)
-    for rank, ring in enumerate(rings):
-        (theirs,) = (tmp_path / "b" / str(rank)).glob("*.jsonl")
-        assert_agreed(ring, theirs)
-    assert {event.digest for event in together(rings[0])}.isdisjoint(event.digest for event in together(rings[1]))
-
-
-def test_all_processes_of_a_node_go_on_from_a_checkpoint(tmp_path: Path) -> None:
-    """With the optimiser's memory too: else they would not hold the same model for long."""
-    for steps in (5, 10):
-        with node(Path(__file__).with_name("resuming.py"), tmp_path / "log", str(tmp_path)) as process:
-            assert process.wait(60) == 0, (tmp_path / "log").read_text()
-        one, other = (torch.load(tmp_path / f"{steps}.{rank}.pt", weights_only=True) for rank in range(2))
-        assert all(torch.equal(one[name], other[name]) for name in one)
-
-
 @pytest.mark.parametrize("how", ["ddp", "fsdp"])
-def test_a_node_of_two_processes_is_what_one_process_would_be(tmp_path: Path, how: str) -> None:
-    """From one exchange to the next, replayed in this process: each node's steps with both processes' batches, and the
-    mean of both nodes' models.
+def test_two_nodes_of_two_processes(tmp_path: Path, how: str) -> None:
+    """They exchange; one is killed and returns; what they agreed on is the same.
+
+    And they are what one process would be, from one exchange to the next, replayed here: each node's steps with both
+    processes' batches, and the mean of both nodes' models.
     """
-    script, first, second = Path(__file__).with_name("assembled.py"), tmp_path / "first.log", tmp_path / "second.log"
-    with (
-        node(script, first, str(tmp_path), how) as one,
-        node(script, second, str(tmp_path), how, "--join", invitation(first)) as other,
-    ):
-        assert other.wait(100) == 0, second.read_text()[-3000:]
-        assert one.wait(100) == 0, first.read_text()[-3000:]
-    ours, theirs = (torch.load(path, weights_only=True) for path in sorted(tmp_path.glob("*.pt")))
+    script, logs = HERE / "assembled.py", [tmp_path / f"{place}.log" for place in range(3)]
+    begin = [str(tmp_path), how, "--out", str(tmp_path / "a")]
+    with node(script, logs[0], *begin, "--meetings", ENDLESS) as first:
+        join = [str(tmp_path), how, "--join", invitation(logs[0])]
+        # Each process exchanges its own part where each has one; else the first speaks for both.
+        own = [tmp_path / place for place in (("a/0", "a/1") if how == "fsdp" else ("a",))]
+        with node(script, logs[1], *join, "--out", str(tmp_path / "b"), "--meetings", ENDLESS) as second:
+            for place in own:
+                wait_until_together(place / "n0.jsonl", logs[1])
+            kill(second)
+        with node(script, logs[2], *join, "--out", str(tmp_path / "c"), "--meetings", "8") as third:
+            assert_ended(third, logs[2])
+        assert_ended(first, logs[0])
+    for place in own:
+        (theirs,) = (tmp_path / "b" / place.relative_to(tmp_path / "a")).glob("*.jsonl")
+        ours = {event.name: event.digest for event in together(place / "n0.jsonl")}
+        both = [event for event in together(theirs) if event.name in ours]
+        assert both
+        assert all(event.digest == ours[event.name] for event in both)
+    assert_replayed(*(torch.load(path, weights_only=True) for path in sorted(tmp_path.glob("*.pt"))))
+
+
+def assert_replayed(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
     meetings = [
         (here, there)
         for here, mine in enumerate(ours["after"])
@@ -176,3 +146,12 @@ def replay(told: dict[str, Any], since: int) -> dict[str, torch.Tensor]:
         optimizer.step()
         optimizer.zero_grad()
     return model.state_dict()
+
+
+def test_all_processes_of_a_node_go_on_from_a_checkpoint(tmp_path: Path) -> None:
+    """With the optimiser's memory too: else they would not hold the same model for long."""
+    for steps in (5, 10):
+        with node(HERE / "resuming.py", tmp_path / "log", str(tmp_path)) as processes:
+            assert_ended(processes, tmp_path / "log")
+        one, other = (torch.load(tmp_path / f"{steps}.{rank}.pt", weights_only=True) for rank in range(2))
+        assert all(torch.equal(one[name], other[name]) for name in one)

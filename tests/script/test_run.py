@@ -252,10 +252,9 @@ def torchrun(processes: int, *command: str) -> None:
     assert ended.returncode == 0, ended.stderr.decode()[-2000:]
 
 
-@pytest.mark.parametrize(("optimizer", "accumulate"), [("sgd", 1), ("adamw", 2)])
-def test_gradients_every_step_are_what_ddp_does(tmp_path: Path, optimizer: str, accumulate: int) -> None:
+def test_gradients_every_step_are_what_ddp_does(tmp_path: Path) -> None:
     """A hundred steps on three nodes, within rounding."""
-    more = ["--optimizer", optimizer, "--accumulate", str(accumulate)]
+    more = ["--optimizer", "adamw", "--accumulate", "2"]
     emulated(tmp_path, *more)
     torchrun(3, str(TRAINING), str(tmp_path), "--how", "ddp", *more)
     reference = torch.load(tmp_path / "ddp.0.pt", weights_only=True)

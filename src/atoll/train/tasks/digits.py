@@ -7,7 +7,6 @@ from functools import partial
 
 import numpy as np
 import torch
-from sklearn.datasets import load_digits
 from torch import nn
 from torch.optim import SGD
 
@@ -28,6 +27,8 @@ def _sgd(parameters: Iterable[nn.Parameter], *, lr: float) -> SGD:
 
 def digits() -> Task:
     """The task."""
+    from sklearn.datasets import load_digits  # noqa: PLC0415 - a second to load, and scripts do not need it
+
     data = load_digits()
     order = np.random.default_rng(0).permutation(len(data.target))
     inputs = torch.tensor(data.data[order] / 16, dtype=torch.float32)
