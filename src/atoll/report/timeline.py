@@ -30,6 +30,8 @@ WAYS = {
     "hd": "#8d5a97",
     "star": "#7f7f7f",
 }
+MOST_LINKS = 12
+"""Where there are more, only those that fail are drawn."""
 
 
 def timelines(path: Path, end: float) -> list[Figure]:
@@ -51,7 +53,9 @@ def new_figure(height: float) -> tuple[Figure, Axes]:
 def _links_and_nodes(events: list[Event], end: float) -> Figure:
     started = next(event for event in events if isinstance(event, RunStarted))
     failing = sorted({event.link for event in events if isinstance(event, LinkChanged)})
-    links = failing or [link for link in started.links if link.count("~") == 1][:12]
+    plain = [link for link in started.links if link.count("~") == 1]
+    every = [*plain, *(link for link in failing if link not in plain)]
+    links = every if len(every) <= MOST_LINKS else failing or plain[:MOST_LINKS]
     faults = sorted({event.fault for event in events if isinstance(event, FaultChanged)})
     rows = [*faults, *links, *started.nodes][:40]
     place = {name: n for n, name in enumerate(rows)}
