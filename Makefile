@@ -24,7 +24,7 @@ types: $(VENV)/installed
 	$(BIN)/mypy
 
 tests: $(VENV)/installed
-	$(BIN)/pytest --numprocesses 2
+	$(BIN)/pytest --numprocesses 2 --durations 15
 
 # The main job, on a fresh machine: which way of talking reaches the target first on three homes with bad links.
 demo: $(VENV)/installed

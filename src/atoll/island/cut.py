@@ -147,7 +147,7 @@ def cut(layers: Sequence[Layer], machines: Sequence[Machine], terms: Terms) -> C
             before = best.get((place - 1, start))
             if before is None or before[0] >= found[0]:
                 continue
-            stage = _stage(layers, machines, terms, place - 1, start, stop)
+            stage = _stage(layers, range(start, stop), machines[place - 1], terms, later=count - place)
             slowest = max(before[0], stage.compute_s, stage.send_s)
             if stage.memory_bytes <= machines[place - 1].memory_bytes and slowest < found[0]:
                 found = slowest, stage
@@ -164,15 +164,14 @@ def cut(layers: Sequence[Layer], machines: Sequence[Machine], terms: Terms) -> C
     return Cut(tuple(reversed(stages)))
 
 
-def _stage(
-    layers: Sequence[Layer], machines: Sequence[Machine], terms: Terms, place: int, start: int, stop: int
-) -> Stage:
-    held, machine, later = layers[start:stop], machines[place], len(machines) - 1 - place
+def _stage(layers: Sequence[Layer], span: range, machine: Machine, terms: Terms, *, later: int) -> Stage:
+    """What a machine with so many later stages makes of some layers."""
+    held = layers[span.start : span.stop]
     passes = FORWARD + BACKWARD + RECOMPUTE * terms.recompute
-    sent = layers[stop - 1].output_bytes * terms.batch if later else 0.0
+    sent = held[-1].output_bytes * terms.batch if later else 0.0
     return Stage(
-        start=start,
-        stop=stop,
+        start=span.start,
+        stop=span.stop,
         compute_s=passes * terms.batch * sum(layer.flops for layer in held) / machine.flops_a_second,
         send_s=sent / machine.to_next_bytes_a_second,
         memory_bytes=_memory_bytes(held, terms, later),
