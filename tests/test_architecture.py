@@ -177,7 +177,6 @@ def test_tests_mirror_the_source() -> None:
         "world/reach.py",
         "world/stall.py",
         "world/wires.py",
-        "exchange/round.py",
         "strategy/replica.py",
         "train/live.py",
         "train/parts.py",

@@ -146,9 +146,9 @@ class Flexible(Reduction):
         return np.array(numbers, dtype=np.float32)
 
     def _observe(self, log: SendLog) -> None:
-        """Seconds a byte of the own uplink, from what left and how long it was busy."""
-        if log.total_bytes >= 2000 and log.busy_s() > 0:
-            seen = log.busy_s() / log.total_bytes
+        """Seconds a byte of the own uplink, from what left and how long that took."""
+        seen = log.seconds_a_byte(least_bytes=2000)
+        if seen is not None:
             self._up_s = seen if self._up_s is None else 0.3 * self._up_s + 0.7 * seen
 
     # What all members decide alike ---

@@ -25,20 +25,24 @@ class SendLog:
     """What left a node in a round, and when."""
 
     def __init__(self) -> None:
-        self.total_bytes = 0
-        self._spans: list[tuple[float, float]] = []
+        self._spans: list[tuple[float, float, int]] = []
 
     def add(self, began_s: float, ended_s: float, size: int) -> None:
-        self.total_bytes += size
-        self._spans.append((began_s, ended_s))
+        self._spans.append((began_s, ended_s, size))
 
-    def busy_s(self) -> float:
-        """How long something was on its way out."""
-        total, until = 0.0, -1.0
-        for began, ended in sorted(self._spans):
-            total += max(0.0, ended - max(began, until))
-            until = max(until, ended)
-        return total
+    def seconds_a_byte(self, least_bytes: int) -> float | None:
+        """What a byte took in the quickest stretch of time in which something was on its way out all the while, and
+        at least so many bytes: in the others something else was waited for too.
+        """
+        stretches: list[tuple[float, float, int]] = []
+        for began, ended, size in sorted(self._spans):
+            if stretches and began <= stretches[-1][1]:
+                first, last, total = stretches[-1]
+                stretches[-1] = first, max(last, ended), total + size
+            else:
+                stretches.append((began, ended, size))
+        rates = [(ended - began) / size for began, ended, size in stretches if size >= least_bytes and ended > began]
+        return min(rates, default=None)
 
 
 @dataclass(frozen=True, slots=True)

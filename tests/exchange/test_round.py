@@ -1,0 +1,22 @@
+"""What a round knows of what it sent."""
+
+import pytest
+
+from atoll.exchange import SendLog
+
+
+def test_the_quickest_stretch_says_what_a_byte_takes() -> None:
+    log = SendLog()
+    log.add(0.0, 1.0, 3000)
+    log.add(0.5, 2.0, 1000)  # goes on while the first is under way: one stretch of 4000 bytes in 2 s
+    log.add(5.0, 6.0, 4000)
+    log.add(9.0, 9.1, 1000)  # too little to say much
+    assert log.seconds_a_byte(least_bytes=2000) == pytest.approx(1 / 4000)
+    assert log.seconds_a_byte(least_bytes=1000) == pytest.approx(0.1 / 1000)
+
+
+def test_nothing_sent_says_nothing() -> None:
+    log = SendLog()
+    assert log.seconds_a_byte(least_bytes=1) is None
+    log.add(1.0, 1.0, 100)  # no time passed
+    assert log.seconds_a_byte(least_bytes=1) is None
