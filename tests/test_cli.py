@@ -7,7 +7,9 @@ import time
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from atoll.cli import app
 from tests.interrupt import interrupt
 
 ATOLL = Path(sys.executable).with_name("atoll")
@@ -59,6 +61,18 @@ def test_mistakes_get_one_line_and_status_2(tmp_path: Path, arguments: list[str]
 
 def test_version() -> None:
     assert atoll("--version").stdout.startswith("atoll 0.")
+
+
+def test_islands_are_planned_and_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    planned = CliRunner().invoke(app, ["plan", "triangle", "--node-memory", "100kB"])
+    assert planned.exit_code == 0, planned.output
+    assert "digits: 3 layers" in planned.output
+    assert "every node its own island" in planned.output
+    assert (tmp_path / "plan.png").stat().st_size > 10_000
+    trained = CliRunner().invoke(app, ["run", "triangle", "--islands", "0+1/2", "--limit", "20"])
+    assert trained.exit_code == 0, trained.output
+    assert "allreduce:every=8,overlap" in trained.output
 
 
 def test_compare_report_and_json(tmp_path: Path) -> None:

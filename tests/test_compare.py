@@ -5,7 +5,7 @@ import pytest
 from rich.console import Console
 
 from atoll.compare import Plan, compare, simulate
-from atoll.errors import StrategyError, TaskError
+from atoll.errors import EmulationError, StrategyError, TaskError
 from atoll.network import load_network
 from atoll.train import load_task
 
@@ -38,6 +38,10 @@ def test_runs_everything_and_keeps_the_traces(tmp_path: Path) -> None:
         ({"shards": "idd"}, TaskError),
         ({"task": "digist"}, TaskError),
         ({"task": "mnist"}, TaskError),
+        ({"islands": "0+9"}, TaskError),
+        ({"islands": "auto:memory=1kB"}, TaskError),
+        ({"islands": "auto", "world": "emulate"}, EmulationError),
+        ({"islands": "auto", "checkpoints": Path("here")}, EmulationError),
     ],
 )
 def test_mistakes_are_found_before_anything_runs(

@@ -3,6 +3,7 @@
 Commands import what they need when they run: torch takes seconds to load, and looking at a network should not.
 """
 
+import dataclasses
 import io
 import json
 import os
@@ -78,6 +79,10 @@ WorldName = Annotated[
     str, typer.Option("--world", help="sim, or emulate: real processes and real TCP on this machine, in real time.")
 ]
 Out = Annotated[Path, typer.Option("--out", help="Where traces and the report go.")]
+Islands = Annotated[
+    str,
+    typer.Option("--islands", help="Nodes that hold a model together: auto, or A1+A2/B1+B2 (docs/islands.md)."),
+]
 Script = Annotated[
     list[str] | None,
     typer.Argument(help="Your own script, train.py, and its arguments, instead of a task.", metavar="[SCRIPT ARGS…]"),
@@ -100,11 +105,12 @@ def compare(
     device: Device = "cpu",
     faults: Faults = None,
     world: WorldName = "sim",
+    islands: Islands = "",
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the results here too.")] = None,
     out: Out = Path("report"),
 ) -> None:
     """Find out which strategy reaches the target first, in simulation: a table, traces, and a page to look at."""
-    from atoll.compare import DEFAULT_STRATEGIES, Plan
+    from atoll.compare import DEFAULT_STRATEGIES, ISLANDS_STRATEGY, Plan
 
     network, script = _network_and_script(network, script)
     net = load_network(network)
@@ -113,13 +119,14 @@ def compare(
         task=Path(script[0]).name if script else task,
         script=script,
         data=data,
-        strategies=strategies or DEFAULT_STRATEGIES,
+        strategies=strategies or ([ISLANDS_STRATEGY] if islands else DEFAULT_STRATEGIES),
         shards=shards,
         seeds=range(seeds),
         limit_s=limit,
         device=device,
         faults=load_faults(faults, net.node_names) if faults else (),
         world=world,
+        islands=islands,
     )
     _compare(plan, out, jobs=jobs, json_file=json_file)
 
@@ -167,6 +174,7 @@ def run(
     device: Device = "cpu",
     faults: Faults = None,
     world: WorldName = "sim",
+    islands: Islands = "",
     *,
     checkpoint: Annotated[
         Path | None, typer.Option("--checkpoint", help="Save here, now and then, what every node is.")
@@ -178,7 +186,7 @@ def run(
     out: Out = Path("report"),
 ) -> None:
     """Train once, in simulation, and show it as it goes."""
-    from atoll.compare import Plan
+    from atoll.compare import ISLANDS_STRATEGY, Plan
 
     if checkpoint is not None and checkpoint.exists() and not checkpoint.is_dir():
         raise CheckpointError(f"--checkpoint: {checkpoint} is a file: expected a folder")
@@ -193,18 +201,65 @@ def run(
         task=Path(script[0]).name if script else task,
         script=script,
         data=data,
-        strategies=[strategy or ("" if script else "allreduce:every=4")],
+        strategies=[strategy or ("" if script else ISLANDS_STRATEGY if islands else "allreduce:every=4")],
         shards=shards,
         seeds=[seed],
         limit_s=limit,
         device=device,
         faults=load_faults(faults, net.node_names) if faults else (),
         world=world,
+        islands=islands,
         checkpoints=checkpoint,
         checkpoint_s=checkpoint_every or 60.0,
         resume=resume,
     )
     _compare(plan, out, jobs=1, json_file=None)
+
+
+@app.command()
+def plan(
+    network: NetworkName,
+    task: TaskName = "digits",
+    data: Data = None,
+    model_memory: Annotated[
+        str | None,
+        typer.Option(help="Plan for a model whose weights, gradients and optimiser take this much, as 6GB."),
+    ] = None,
+    node_memory: Annotated[
+        str | None, typer.Option(help="What nodes have that do not declare theirs; 4GB where --model-memory is given.")
+    ] = None,
+    islands: Annotated[
+        str, typer.Option(help="auto, or the nodes of each: A1+A2/B1+B2; and settings (docs/islands.md).")
+    ] = "auto",
+    every: Annotated[int, typer.Option(min=1, help="Steps between two averages of islands.")] = 8,
+    seed: Annotated[int, typer.Option(help="Of the search, where there are many nodes.")] = 0,
+    out: Annotated[Path, typer.Option("--out", help="Where the picture goes.")] = Path("plan.png"),
+) -> None:
+    """Find out who should hold which layers of a model: islands, stages, memory, and how fast that will be."""
+    from atoll.island import Averaging, Costs
+    from atoll.report.islands import draw_plan, show_plan, size
+    from atoll.train.islands import parse_islands, parse_size, survey_task
+    from atoll.train.tasks import load_task
+
+    console = Console()
+    net = load_network(network)
+    settings = parse_islands(islands)
+    if node_memory or model_memory:
+        settings = dataclasses.replace(settings, memory=parse_size(node_memory or "4GB"))
+    unsaid = [each.name for each in net.nodes if each.memory_bytes is None]
+    if unsaid and model_memory and not node_memory:
+        console.print(f"{len(unsaid)} nodes do not say what memory they have: taken as 4 GB (--node-memory)")
+    _, survey = survey_task(net, load_task(task, data), settings)
+    if model_memory:
+        survey = survey.scaled(parse_size(model_memory))
+    parameters = sum(layer.parameter_bytes for layer in survey.layers)
+    console.print(f"{task}: {len(survey.layers)} layers, {size(parameters)} of parameters", highlight=False)
+    found = survey.plans(Averaging(every=every), seed=seed)
+    if settings.islands:
+        found = [survey.plan_of(settings.islands), *found]
+    console.print(show_plan(found, survey.machines, survey.layers, survey.terms, every), highlight=False)
+    draw_plan(found[0], survey.machines, survey.pairs, Costs(survey.layers, survey.terms), out)
+    console.print(f"Picture: {out}", highlight=False, soft_wrap=True)
 
 
 @app.command()

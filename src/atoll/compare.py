@@ -26,10 +26,11 @@ from atoll.train import simulate as simulate_run
 from atoll.train.batch import run_all
 from atoll.train.checkpoint import latest
 from atoll.train.emulated import emulate_all
+from atoll.train.islands import lay_out, parse_islands
 from atoll.train.run import check_device
 from atoll.world.faults import Fault
 
-__all__ = ["DEFAULT_STRATEGIES", "Plan", "compare", "simulate"]
+__all__ = ["DEFAULT_STRATEGIES", "ISLANDS_STRATEGY", "Plan", "compare", "simulate"]
 
 DEFAULT_STRATEGIES = (
     "none",
@@ -41,6 +42,8 @@ DEFAULT_STRATEGIES = (
     "sparseloco:every=4",
 )
 """A good choice: nothing, everything, less of it, overlapped, corrected for drift, gossip, and very little of it."""
+ISLANDS_STRATEGY = "allreduce:every=8,overlap"
+"""Between islands: pipelines go on while averages are on their way."""
 WORLDS = ("sim", "emulate")
 LIMIT_IDEALS = 20.0
 LEAST_LIMIT_S = 60.0
@@ -71,6 +74,8 @@ class Plan:
     """Where strategies are run: `sim`, or `emulate`, one at a time and in real time.  The ideal is always simulated."""
     script: tuple[str, ...] = ()
     """A user's own script and its arguments, instead of a task; there is no ideal then."""
+    islands: str = ""
+    """Which nodes hold the model together; empty: every node holds all of it."""
 
     @classmethod
     def of(
@@ -90,6 +95,7 @@ class Plan:
         resume: bool = False,
         world: str = "sim",
         script: Sequence[str] = (),
+        islands: str = "",
     ) -> "Plan":
         """A plan as users ask for it: each strategy once; on the networks of odticn, `mnist` as odticn trained it."""
         if network.name.startswith("odticn") and task == "mnist":
@@ -109,6 +115,7 @@ class Plan:
             resume=resume,
             world=world,
             script=tuple(script),
+            islands=islands,
         )
 
     def check(self) -> None:
@@ -120,6 +127,11 @@ class Plan:
         for strategy in self.strategies:
             if strategy or not self.script:
                 parse_strategy(strategy)
+        if self.islands and (self.world != "sim" or self.script or self.checkpoints):
+            raise EmulationError(
+                "islands are of tasks, simulated, and not saved so far: leave out --islands, or --world, --checkpoint"
+                " and the script"
+            )
         if self.script:
             self._check_script()
             return
@@ -127,7 +139,10 @@ class Plan:
         shards = parse_shards(self.shards)
         task = load_task(self.task, self.data)
         labels = task.labels if task.labels is not None else task.train.targets
-        shards.deal(labels.numpy(), len(self.network), self.seeds[0])
+        parts = len(self.network)
+        if self.islands:
+            parts = len(lay_out(self.network, task, parse_islands(self.islands)).islands)
+        shards.deal(labels.numpy(), parts, self.seeds[0])
         if self.resume:
             for strategy in self.strategies:
                 for seed in self.seeds:
@@ -153,6 +168,7 @@ class Plan:
             role=role,
             device=self.device,
             script=self.script,
+            islands=self.islands,
         )
         if role != "strategy":
             return run

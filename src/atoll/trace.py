@@ -31,6 +31,7 @@ __all__ = [
     "Exchanged",
     "FaultChanged",
     "FinalTested",
+    "IslandsFormed",
     "Joined",
     "LinkChanged",
     "MeanTested",
@@ -40,6 +41,7 @@ __all__ = [
     "Recorder",
     "RunEnded",
     "RunStarted",
+    "StageReported",
     "Tested",
     "Trace",
     "TraceTail",
@@ -308,6 +310,34 @@ class Waited(Event):
     node: str
     since: float
     why: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class IslandsFormed(Event):
+    """Who holds which layers of the model together."""
+
+    islands: tuple[str, ...]
+    """Each as its stages in order: `A1 0-4, A2 4-9`, layers from the first to the one behind the last."""
+    samples_a_second: float
+    """As predicted, of all islands together."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StageReported(Event):
+    """What a stage of an island has done, since it last said so."""
+
+    node: str
+    island: str
+    stage: int
+    updates: int
+    """In all."""
+    stale_mean: float
+    """Updates between a batch's forward and backward pass."""
+    stale_most: int
+    versions: int
+    """Of its weights, that it keeps now."""
+    given_up: int
+    """Batches that did not come back, in all."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,6 +15,14 @@ def test_the_quickest_stretch_says_what_a_byte_takes() -> None:
     assert log.seconds_a_byte(least_bytes=1000) == pytest.approx(0.1 / 1000)
 
 
+def test_where_all_stretches_are_short_they_count_together() -> None:
+    log = SendLog()
+    log.add(0.0, 1.0, 1000)
+    log.add(2.0, 2.5, 1500)
+    assert log.seconds_a_byte(least_bytes=2000) == pytest.approx(1.5 / 2500)
+    assert log.seconds_a_byte(least_bytes=5000) is None
+
+
 def test_nothing_sent_says_nothing() -> None:
     log = SendLog()
     assert log.seconds_a_byte(least_bytes=1) is None

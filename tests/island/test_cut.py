@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from atoll.errors import TaskError
-from atoll.island.cut import Layer, Machine, Terms, cut, profile
+from atoll.island.chain import profile
+from atoll.island.cut import Costs, Hop, Layer, Machine, Terms, best_cut, cut
 
 LAYERS = st.lists(
     st.builds(
@@ -30,15 +30,23 @@ MACHINES = st.lists(
         Machine,
         flops_a_second=st.floats(1, 100),
         memory_bytes=st.one_of(st.just(math.inf), st.floats(1000, 30_000)),
-        to_next_bytes_a_second=st.floats(1, 1000),
     ),
     min_size=1,
     max_size=4,
 )
-TERMS = st.builds(Terms, batch=st.integers(1, 8), recompute=st.booleans(), stash=st.booleans())
+HOPS = st.lists(st.builds(Hop, latency_s=st.floats(0, 10), bytes_a_second=st.floats(1, 1000)), min_size=3, max_size=3)
+TERMS = st.builds(
+    Terms,
+    batch=st.integers(1, 8),
+    recompute=st.booleans(),
+    stash=st.booleans(),
+    target_bytes=st.sampled_from([0.0, 8.0]),
+)
 
 
-def by_looking_at_all(layers: Sequence[Layer], machines: Sequence[Machine], terms: Terms) -> float:
+def by_looking_at_all(
+    layers: Sequence[Layer], machines: Sequence[Machine], hops: Sequence[Hop], terms: Terms, more: int
+) -> float:
     """What the best cut takes, written anew from what the words say."""
     count = len(machines)
     found = math.inf
@@ -46,7 +54,7 @@ def by_looking_at_all(layers: Sequence[Layer], machines: Sequence[Machine], term
         ends = [0, *inner, len(layers)]
         slowest = 0.0
         for place, (machine, (start, stop)) in enumerate(zip(machines, itertools.pairwise(ends), strict=True)):
-            held, later = layers[start:stop], count - 1 - place
+            held, later = layers[start:stop], count - 1 - place + more
             kept = sum(layer.kept_bytes for layer in held)
             memory = sum(layer.parameter_bytes for layer in held) * (4 + (later if terms.stash else 0))
             if terms.recompute:
@@ -62,25 +70,29 @@ def by_looking_at_all(layers: Sequence[Layer], machines: Sequence[Machine], term
                 * sum(layer.flops for layer in held)
                 / machine.flops_a_second,
             )
-            if later:
-                slowest = max(slowest, terms.batch * layers[stop - 1].output_bytes / machine.to_next_bytes_a_second)
+            if place < count - 1:
+                sent = terms.batch * (layers[stop - 1].output_bytes + terms.target_bytes)
+                slowest = max(slowest, sent / hops[place].bytes_a_second)
         found = min(found, slowest)
     return found
 
 
 @settings(max_examples=200)
-@given(LAYERS, MACHINES, TERMS)
-def test_no_cut_is_better(layers: list[Layer], machines: list[Machine], terms: Terms) -> None:
-    found = cut(layers, machines, terms)
-    best = by_looking_at_all(layers, machines, terms)
+@given(LAYERS, MACHINES, HOPS, TERMS, st.integers(0, 2))
+def test_no_cut_is_better(
+    layers: list[Layer], machines: list[Machine], hops: list[Hop], terms: Terms, more: int
+) -> None:
+    found = cut(Costs(layers, terms), machines, hops, more)
+    best = by_looking_at_all(layers, machines, hops, terms, more)
     if found is None:
         assert best == math.inf
         return
-    assert found.batch_s == pytest.approx(best)
+    assert found.slowest_s == pytest.approx(best)
     assert [stage.stop for stage in found.stages[:-1]] == [stage.start for stage in found.stages[1:]]
     assert (found.stages[0].start, found.stages[-1].stop) == (0, len(layers))
     for stage, machine in zip(found.stages, machines, strict=True):
-        assert stage.memory_bytes <= machine.memory_bytes
+        assert stage.memory.total <= machine.memory_bytes * (1 + 1e-9)
+        assert stage.holds == len(machines) - found.stages.index(stage) + more
 
 
 def test_what_layers_cost() -> None:
@@ -97,18 +109,42 @@ def test_what_layers_cost() -> None:
 def test_faster_machines_get_more() -> None:
     layers = profile(nn.Sequential(*(nn.Linear(32, 32) for _ in range(8))), torch.randn(2, 32))
     machines = [Machine(1e6), Machine(1e6), Machine(2e6), Machine(4e6)]
-    found = cut(layers, machines, Terms(batch=2))
+    found = cut(Costs(layers, Terms(batch=2)), machines, [Hop()] * 3)
     assert found is not None
     assert [stage.stop - stage.start for stage in found.stages] == [1, 1, 2, 4]
+    assert found.bubble == pytest.approx(0)
+    assert found.limit == "stage 1's computing"
 
 
-def test_what_cannot_be_cut() -> None:
-    with pytest.raises(TaskError, match=r"Linear is no nn\.Sequential"):
-        profile(nn.Linear(2, 2), torch.randn(1, 2))
-    one, other = nn.Linear(2, 2), nn.Linear(2, 2)
-    other.weight = one.weight
-    with pytest.raises(TaskError, match="layers 0 and 1 share weight"):
-        profile(nn.Sequential(one, other), torch.randn(1, 2))
-    layers = profile(nn.Sequential(nn.Linear(2, 2)), torch.randn(1, 2))
-    assert cut(layers, [Machine(1.0)] * 2, Terms(batch=1)) is None, "more machines than layers"
-    assert cut(layers, [Machine(1.0, memory_bytes=10)], Terms(batch=1)) is None, "too little memory"
+def test_long_ways_are_filled_with_batches() -> None:
+    layers = [Layer(str(place), 1.0, 1.0, 1.0, 1.0) for place in range(2)]
+    machines = [Machine(3.0, name="a"), Machine(3.0, name="b")]  # a second for a batch of one, each
+    costs = Costs(layers, Terms(batch=1))
+    near = best_cut(costs, machines, [Hop()])
+    far = best_cut(costs, machines, [Hop(latency_s=2.0)])
+    assert near is not None
+    assert far is not None
+    assert [stage.holds for stage in near.stages] == [2, 1]
+    assert [stage.holds for stage in far.stages] == [6, 5], "two seconds of work and four on the way"
+    assert (near.batch_s, far.batch_s) == (1.0, 1.0)
+    little = [Machine(3.0, memory_bytes=far.stages[0].memory.total - 1), machines[1]]
+    short = best_cut(costs, little, [Hop(latency_s=2.0)])
+    assert short is not None
+    assert short.batch_s == pytest.approx(6 / 5)
+    assert short.limit == "memory for batches on their way"
+
+
+def test_links_that_are_away_slow_all_down() -> None:
+    costs = Costs([Layer(str(place), 1.0, 1.0, 1.0, 1.0) for place in range(3)], Terms(batch=1))
+    found = best_cut(costs, [Machine(3.0)] * 3, [Hop(there=0.5), Hop(there=0.8)])
+    assert found is not None
+    assert found.batch_s == pytest.approx(1 / 0.4)
+    assert found.limit == "links that are away"
+
+
+def test_what_does_not_fit() -> None:
+    layers = [Layer("0", 1.0, 1.0, 1.0, 100.0)]
+    costs = Costs(layers, Terms(batch=1))
+    assert cut(costs, [Machine(1.0)] * 2, [Hop()]) is None, "more machines than layers"
+    assert cut(costs, [Machine(1.0, memory_bytes=10)], []) is None, "too little memory"
+    assert best_cut(costs, [Machine(1.0, memory_bytes=10)], []) is None

@@ -32,7 +32,8 @@ class SendLog:
 
     def seconds_a_byte(self, least_bytes: int) -> float | None:
         """What a byte took in the quickest stretch of time in which something was on its way out all the while, and
-        at least so many bytes: in the others something else was waited for too.
+        at least so many bytes: in the others something else was waited for too.  Where no stretch has so many, what
+        one took in all of them together.
         """
         stretches: list[tuple[float, float, int]] = []
         for began, ended, size in sorted(self._spans):
@@ -41,8 +42,10 @@ class SendLog:
                 stretches[-1] = first, max(last, ended), total + size
             else:
                 stretches.append((began, ended, size))
-        rates = [(ended - began) / size for began, ended, size in stretches if size >= least_bytes and ended > began]
-        return min(rates, default=None)
+        spans = [(ended - began, size) for began, ended, size in stretches]
+        together = sum(seconds for seconds, _ in spans), sum(size for _, size in spans)
+        enough = [span for span in spans if span[1] >= least_bytes] or [together]
+        return min((seconds / size for seconds, size in enough if size >= least_bytes and seconds > 0), default=None)
 
 
 @dataclass(frozen=True, slots=True)

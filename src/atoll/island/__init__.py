@@ -1,5 +1,37 @@
 """Islands: nodes that are close together hold one model, a stage each."""
 
-from atoll.island.cut import Cut, Layer, Machine, Stage, Terms, cut, profile
+from atoll.island.chain import chain, profile
+from atoll.island.cut import Costs, Cut, Hop, Layer, Machine, Memory, Stage, Terms, best_cut, cut
+from atoll.island.form import Averaging, Island, Pairs, Plan, equal_cuts, form, ranges
+from atoll.island.pipeline import Given, Pipeline, Seat
+from atoll.island.stage import WEIGHTS, StageModel, Weights
+from atoll.island.survey import survey
 
-__all__ = ["Cut", "Layer", "Machine", "Stage", "Terms", "cut", "profile"]
+__all__ = [
+    "WEIGHTS",
+    "Averaging",
+    "Costs",
+    "Cut",
+    "Given",
+    "Hop",
+    "Island",
+    "Layer",
+    "Machine",
+    "Memory",
+    "Pairs",
+    "Pipeline",
+    "Plan",
+    "Seat",
+    "Stage",
+    "StageModel",
+    "Terms",
+    "Weights",
+    "best_cut",
+    "chain",
+    "cut",
+    "equal_cuts",
+    "form",
+    "profile",
+    "ranges",
+    "survey",
+]

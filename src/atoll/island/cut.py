@@ -1,25 +1,33 @@
 """Cutting a model into stages, one for each machine of an island, in the order of its pipeline.
 
-Stages do not wait for each other (docs/design.md), so the slowest of them, or the slowest link between two, says how
-fast the whole is: cuts are made where the slowest is least slow, and every stage fits into its machine's memory.  Among
-all cuts of a chain of layers the best is found by dynamic programming.
+Stages do not wait for each other, so the slowest of them, or the slowest link between two, says how fast the whole is:
+cuts are made where the slowest is least slow, and every stage fits into its machine's memory.  Among all cuts of a
+chain of layers the best is found by dynamic programming, from the last stage to the first.
+
+How many batches a stage may hold is bounded.  With one for itself and one for each later stage it is never idle where
+links take no time; where they do, a few more are let in, as memory allows.
 """
 
 import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
-import torch
-from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
+import numpy as np
+from numpy.typing import NDArray
 
-from atoll.errors import TaskError
+__all__ = ["Costs", "Cut", "Hop", "Layer", "Machine", "Memory", "Stage", "Terms", "best_cut", "cut"]
 
-__all__ = ["Cut", "Layer", "Machine", "Stage", "Terms", "cut", "profile"]
+Table = NDArray[np.float64]
+"""By the first layer and the one behind the last."""
 
 FORWARD, BACKWARD, RECOMPUTE = 1.0, 2.0, 1.0
 """What each takes, in forward passes."""
+MOST_MORE = 12
+"""How many batches more than one a stage are let in, at most."""
+WORTH = 0.995
+"""One more is let in where that makes a batch take less than this much of the time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +50,52 @@ class Machine:
 
     flops_a_second: float
     memory_bytes: float = math.inf
-    to_next_bytes_a_second: float = math.inf
-    """Of the link to the machine of the next stage, each way."""
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """A link from one stage to the next, the same each way."""
+
+    latency_s: float = 0.0
+    bytes_a_second: float = math.inf
+    there: float = 1.0
+    """The share of time that it is not away."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """How an island trains.
+
+    Attributes:
+        batch: samples a batch.
+        optimizer: what an optimiser remembers, in copies of the parameters (Adam: 2).
+        recompute: whether a forward pass keeps its input alone, and the backward pass makes the rest again.
+        stash: whether a batch's backward pass has the weights that its forward pass had, so that those are kept.
+        target_bytes: what the targets of a sample take: they travel with it.
+    """
+
+    batch: int
+    optimizer: float = 2.0
+    recompute: bool = False
+    stash: bool = True
+    target_bytes: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What a stage needs of its machine's memory, in bytes."""
+
+    parameters: float
+    optimizer: float
+    """Gradients, and what the optimiser remembers."""
+    stashes: float
+    """Weights of before, for batches whose backward pass needs them."""
+    activations: float
+
+    @property
+    def total(self) -> float:
+        return self.parameters + self.optimizer + self.stashes + self.activations
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +108,13 @@ class Stage:
     """What a batch takes, forward and backward."""
     send_s: float
     """What its outputs take to the next stage, and gradients back."""
-    memory_bytes: float
+    latency_s: float
+    """To the next stage."""
+    there: float
+    """The share of time that the way to the next stage is not away."""
+    holds: int
+    """How many batches it may have between their forward and their backward passes."""
+    memory: Memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,124 +124,172 @@ class Cut:
     stages: tuple[Stage, ...]
 
     @property
-    def batch_s(self) -> float:
-        """How often a batch comes out: as often as the slowest stage, or link, lets one through."""
+    def slowest_s(self) -> float:
+        """What the slowest stage, or link, takes for a batch."""
         return max(max(stage.compute_s, stage.send_s) for stage in self.stages)
 
+    @property
+    def batch_s(self) -> float:
+        """How often a batch comes out: as often as the slowest stage or link lets one through, and as often as there is
+        room for another one (Little's law), while no link is away.
+        """
+        return max(self.slowest_s, self._round_s) / self.there
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
-    """How an island trains.
+    @property
+    def there(self) -> float:
+        """The share of time that all links are there."""
+        return math.prod(stage.there for stage in self.stages)
 
-    Attributes:
-        batch: samples a batch.
-        optimizer: what an optimiser remembers, in copies of the parameters (Adam: 2).
-        recompute: whether a forward pass keeps its input alone, and the backward pass makes the rest again.
-        stash: whether a batch's backward pass has the weights that its forward pass had, so that those are kept.
+    @property
+    def _round_s(self) -> float:
+        found = way = 0.0
+        for stage in reversed(self.stages):
+            way += stage.compute_s + 2 * (stage.send_s + stage.latency_s)
+            found = max(found, way / stage.holds)
+        return found
+
+    @property
+    def limit(self) -> str:
+        """What a batch waits for."""
+        if self.there < 0.9:
+            return "links that are away"
+        if self._round_s > 1.001 * self.slowest_s:
+            return "memory for batches on their way"
+        place = max(range(len(self.stages)), key=lambda i: max(self.stages[i].compute_s, self.stages[i].send_s))
+        stage = self.stages[place]
+        if stage.send_s > stage.compute_s:
+            return f"the link after stage {place + 1}"
+        return f"stage {place + 1}'s computing"
+
+    @property
+    def bubble(self) -> float:
+        """The share of time that stages have nothing to do, on average."""
+        return 1 - sum(stage.compute_s for stage in self.stages) / len(self.stages) / self.batch_s
+
+
+class Costs:
+    """What every span of layers costs."""
+
+    def __init__(self, layers: Sequence[Layer], terms: Terms) -> None:
+        self.layers = tuple(layers)
+        self.terms = terms
+        self.count = len(self.layers)
+
+    def _spans(self, values: Sequence[float]) -> Table:
+        """Sums over spans of layers; infinite for those that are none."""
+        ends = np.concatenate([[0.0], np.cumsum(values)])
+        sums: Table = ends[None, :] - ends[:, None]
+        sums[np.tril_indices(self.count + 1)] = math.inf
+        return sums
+
+    @cached_property
+    def work(self) -> Table:
+        """Floating-point operations of a batch, forward and backward."""
+        passes = FORWARD + BACKWARD + RECOMPUTE * self.terms.recompute
+        return passes * self.terms.batch * self._spans([layer.flops for layer in self.layers])
+
+    @cached_property
+    def sent(self) -> Table:
+        """Bytes of a batch that a span hands on, by the layer behind its last."""
+        sizes = [layer.output_bytes + self.terms.target_bytes for layer in self.layers]
+        found: Table = self.terms.batch * np.array([0.0, *sizes])
+        return found
+
+    @cached_property
+    def parameters(self) -> Table:
+        return self._spans([layer.parameter_bytes for layer in self.layers])
+
+    @cached_property
+    def _kept(self) -> Table:
+        return self.terms.batch * self._spans([layer.kept_bytes for layer in self.layers])
+
+    @cached_property
+    def _inputs(self) -> Table:
+        """What a span keeps of a batch if it keeps its input alone."""
+        inputs = [layer.kept_bytes for layer in self.layers]
+        found: Table = self.terms.batch * np.array([*inputs, math.inf])[:, None]
+        return found
+
+    def memory(self, holds: int) -> Table:
+        """Of a stage that holds so many batches, for all spans."""
+        return self._fixed(holds) * self.parameters + self._activations(holds)
+
+    def _fixed(self, holds: int) -> float:
+        return 2.0 + self.terms.optimizer + ((holds - 1) if self.terms.stash else 0)
+
+    def _activations(self, holds: int) -> Table:
+        return self._inputs * holds + self._kept if self.terms.recompute else self._kept * holds
+
+    def memory_of(self, start: int, stop: int, holds: int) -> Memory:
+        parameters = float(self.parameters[start, stop])
+        return Memory(
+            parameters=parameters,
+            optimizer=(1.0 + self.terms.optimizer) * parameters,
+            stashes=(self._fixed(holds) - 2.0 - self.terms.optimizer) * parameters,
+            activations=float(self._activations(holds)[start, stop]),
+        )
+
+    def stage(self, start: int, stop: int, machine: Machine, hop: Hop | None, holds: int) -> Stage:
+        return Stage(
+            start=start,
+            stop=stop,
+            compute_s=float(self.work[start, stop]) / machine.flops_a_second,
+            send_s=float(self.sent[stop]) / hop.bytes_a_second if hop else 0.0,
+            latency_s=hop.latency_s if hop else 0.0,
+            there=hop.there if hop else 1.0,
+            holds=holds,
+            memory=self.memory_of(start, stop, holds),
+        )
+
+    def alone(self, machine: Machine, holds: int) -> Table:
+        """What a machine takes for a batch, for all spans; infinite where one does not fit."""
+        found: Table = np.where(
+            self.memory(holds) <= machine.memory_bytes, self.work / machine.flops_a_second, math.inf
+        )
+        return found
+
+
+def cut(costs: Costs, machines: Sequence[Machine], hops: Sequence[Hop], more: int = 0) -> Cut | None:
+    """The cut for these machines in this order whose slowest stage or link is the least slow.
+
+    Args:
+        costs: of the layers.
+        machines: one for each stage.
+        hops: from each to the next.
+        more: batches that each stage may hold beside one for itself and one for each later stage.
+
+    Returns:
+        `None` if the model does not fit, or has too few layers.
     """
-
-    batch: int
-    optimizer: float = 2.0
-    recompute: bool = False
-    stash: bool = True
-
-
-def profile(model: nn.Module, example: Tensor) -> tuple[Layer, ...]:
-    """What each layer of a chain costs, measured on an example batch.
-
-    Raises:
-        TaskError: the model is no chain of layers, or layers share weights.
-    """
-    if not isinstance(model, nn.Sequential):
-        raise TaskError(f"{type(model).__name__} is no nn.Sequential: only a chain of layers can be cut")
-    owners: dict[int, str] = {}
-    layers = []
-    values = example
-    was_training = model.training
-    model.eval()
-    try:
-        for name, layer in model.named_children():
-            for parameter_name, parameter in layer.named_parameters():
-                owner = owners.setdefault(id(parameter), name)
-                if owner != name:
-                    raise TaskError(f"layers {owner} and {name} share {parameter_name}: they cannot be cut apart")
-            layers.append(_measured(name, layer, values))
-            with torch.no_grad():
-                values = layer(values)
-    finally:
-        model.train(was_training)
-    return tuple(layers)
+    count = len(machines)
+    last = costs.alone(machines[-1], 1 + more)[:, costs.count]
+    tails, choices = [last], []
+    for place in reversed(range(count - 1)):
+        both = np.maximum(costs.alone(machines[place], count - place + more), costs.sent / hops[place].bytes_a_second)
+        ways = np.maximum(both, tails[-1])
+        choices.append(ways.argmin(1))
+        tails.append(ways.min(1))
+    if not math.isfinite(tails[-1][0]):
+        return None
+    ends = [0]
+    for choice in reversed(choices):
+        ends.append(int(choice[ends[-1]]))
+    spans = itertools.pairwise([*ends, costs.count])
+    stages = [
+        costs.stage(*span, machines[place], hops[place] if place < count - 1 else None, count - place + more)
+        for place, span in enumerate(spans)
+    ]
+    return Cut(tuple(stages))
 
 
-def _measured(name: str, layer: nn.Module, values: Tensor) -> Layer:
-    samples = len(values)
-    kept: dict[int, int] = {}
-
-    def keep(tensor: Tensor) -> Tensor:
-        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-        return tensor
-
-    inputs = values.detach().clone().requires_grad_() if values.is_floating_point() else values
-    parameters = {each.untyped_storage().data_ptr() for each in layer.parameters()}
-    with FlopCounterMode(display=False) as counter, torch.autograd.graph.saved_tensors_hooks(keep, lambda it: it):
-        outputs = layer(inputs)
-    own = sum(size for place, size in kept.items() if place not in parameters)
-    return Layer(
-        name=name,
-        flops=(counter.get_total_flops() + outputs.numel()) / samples,  # a value at least for what is no product
-        output_bytes=outputs.nbytes / samples,
-        kept_bytes=max(own, values.nbytes) / samples,
-        parameter_bytes=sum(each.nbytes for each in layer.parameters()),
-    )
-
-
-def cut(layers: Sequence[Layer], machines: Sequence[Machine], terms: Terms) -> Cut | None:
-    """The best cut for these machines in this order; `None` if the model does not fit, or has too few layers."""
-    count, places = len(machines), range(len(layers) + 1)
-    best: dict[tuple[int, int], tuple[float, Stage | None]] = {(0, 0): (0.0, None)}
-    for place, stop in itertools.product(range(1, count + 1), places):
-        found: tuple[float, Stage | None] = (math.inf, None)
-        for start in range(stop):
-            before = best.get((place - 1, start))
-            if before is None or before[0] >= found[0]:
-                continue
-            stage = _stage(layers, range(start, stop), machines[place - 1], terms, later=count - place)
-            slowest = max(before[0], stage.compute_s, stage.send_s)
-            if stage.memory_bytes <= machines[place - 1].memory_bytes and slowest < found[0]:
-                found = slowest, stage
-        if found[1] is not None:
-            best[place, stop] = found
-    stages: list[Stage] = []
-    stop = len(layers)
-    for place in range(count, 0, -1):
-        _, held = best.get((place, stop), (math.inf, None))
-        if held is None:
-            return None
-        stages.append(held)
-        stop = held.start
-    return Cut(tuple(reversed(stages)))
-
-
-def _stage(layers: Sequence[Layer], span: range, machine: Machine, terms: Terms, *, later: int) -> Stage:
-    """What a machine with so many later stages makes of some layers."""
-    held = layers[span.start : span.stop]
-    passes = FORWARD + BACKWARD + RECOMPUTE * terms.recompute
-    sent = held[-1].output_bytes * terms.batch if later else 0.0
-    return Stage(
-        start=span.start,
-        stop=span.stop,
-        compute_s=passes * terms.batch * sum(layer.flops for layer in held) / machine.flops_a_second,
-        send_s=sent / machine.to_next_bytes_a_second,
-        memory_bytes=_memory_bytes(held, terms, later),
-    )
-
-
-def _memory_bytes(held: Sequence[Layer], terms: Terms, later: int) -> float:
-    """Weights, gradients, what the optimiser remembers, and what is kept for the batches that later stages have: one
-    for each of those, and the stage's own.
-    """
-    parameters = sum(layer.parameter_bytes for layer in held)
-    copies = 2.0 + terms.optimizer + (later if terms.stash else 0)
-    kept = sum(layer.kept_bytes for layer in held)
-    batches = held[0].kept_bytes * (1 + later) + kept if terms.recompute else kept * (1 + later)
-    return copies * parameters + terms.batch * batches
+def best_cut(costs: Costs, machines: Sequence[Machine], hops: Sequence[Hop]) -> Cut | None:
+    """The same, with as many batches let in as are worth it and as memory has room for."""
+    best = cut(costs, machines, hops)
+    for more in range(1, MOST_MORE + 1):
+        if best is None or best.batch_s * best.there <= best.slowest_s / WORTH:
+            break
+        found = cut(costs, machines, hops, more)
+        if found is None or found.batch_s >= WORTH * best.batch_s:
+            break
+        best = found
+    return best

@@ -17,6 +17,7 @@ from atoll.trace import (
     Exchanged,
     FaultChanged,
     FinalTested,
+    IslandsFormed,
     MeanTested,
     RunEnded,
     RunStarted,
@@ -80,7 +81,8 @@ def read_result(path: Path) -> RunResult | None:
     training = next((event for event in events if isinstance(event, TrainingStarted)), None)
     if started is None or training is None:
         raise TraceError(f"trace {path}: not of a training run")
-    arrivals = _arrivals(events, training, len(started.nodes))
+    formed = next((event for event in events if isinstance(event, IslandsFormed)), None)
+    arrivals = _arrivals(events, training, len(formed.islands) if formed else len(started.nodes))
     until = arrivals["half"] if arrivals["half"] is not None else events[-1].at
     latest: dict[str, Tested] = {}
     for event in events:

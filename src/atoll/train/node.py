@@ -14,7 +14,7 @@ from atoll.trace import Tested
 from atoll.train.replica import TrainedReplica
 from atoll.train.task import Task
 
-__all__ = ["train"]
+__all__ = ["Background", "train"]
 
 T = TypeVar("T")
 
@@ -43,7 +43,7 @@ async def train(
     if resume:
         replica.load(part("replica", resume))
     async with asyncio.TaskGroup() as group:
-        background = _Background(group)
+        background = Background(group)
         talk.start(background)
         tested_at = 0
         if resume:
@@ -75,7 +75,7 @@ async def train(
         background.cancel()
 
 
-class _Background:
+class Background:
     """The tasks of a talk: they run in the node's group and end with its training."""
 
     def __init__(self, group: asyncio.TaskGroup) -> None:

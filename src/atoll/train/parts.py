@@ -9,6 +9,7 @@ from torch import nn
 from atoll.errors import TaskError
 from atoll.exchange import Vector
 from atoll.trace import DataUsed, TrainingStarted
+from atoll.train.batches import Batches
 from atoll.train.harm import Harm
 from atoll.train.replica import TrainedReplica
 from atoll.train.shards import parse_shards
@@ -73,6 +74,14 @@ class Parts:
             harm=Harm(world.name, self._faults, self._seed),
             used=self.used,
         )
+
+    def batches(self, place: int, seed: int) -> Batches:
+        """The batches of one member, or of an island."""
+        return Batches(self._shards[place], self._task.batch, seed, pieces=self._pieces)
+
+    @property
+    def tester(self) -> "Tester":
+        return self._tester
 
     def started(self, strategy: str, parameters: int, at: float = 0.0) -> TrainingStarted:
         """What the trace says first."""

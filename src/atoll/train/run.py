@@ -6,10 +6,12 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from atoll.errors import CheckpointError, TaskError
 from atoll.exchange import Vector
@@ -27,9 +29,9 @@ from atoll.trace import (
     Trace,
 )
 from atoll.train.checkpoint import TRACE, Identity, forget, latest, read_run, write_run
+from atoll.train.islands import Assembly, IslandNode, Layout, build_chain, lay_out, parse_islands
 from atoll.train.node import train
 from atoll.train.parts import Parts, data_used
-from atoll.train.replica import TrainedReplica
 from atoll.train.task import Task
 from atoll.train.tasks import load_task
 from atoll.train.verdict import Verdict
@@ -68,6 +70,8 @@ class RunSpec:
     """Whether to go on from the last one."""
     script: tuple[str, ...] = ()
     """A user's own script and its arguments, instead of a task."""
+    islands: str = ""
+    """Which nodes hold the model together (`parse_islands`); empty: every node holds all of it."""
 
     @property
     def identity(self) -> Identity:
@@ -81,6 +85,7 @@ class RunSpec:
             "network": f"{self.network.name} {network}",
             "faults": "\n".join(fault.as_toml() for fault in self.faults),
             "checkpoint every": self.checkpoint_s,
+            "islands": self.islands,
         }
 
     @property
@@ -92,11 +97,12 @@ class RunSpec:
     @property
     def file_name(self) -> str:
         """A name for its trace."""
-        safe = "".join(c if c.isalnum() or c in "=.-" else "_" for c in self.strategy)
+        what = f"{self.strategy}.{self.islands}" if self.islands else self.strategy
+        safe = "".join(c if c.isalnum() or c in "=.-" else "_" for c in what)
         return f"{self.role}.{safe}.seed{self.seed}.jsonl"
 
 
-def simulate(spec: RunSpec, trace_path: Path, *, task: Task | None = None) -> None:
+def simulate(spec: RunSpec, trace_path: Path, *, task: Task | None = None, layout: Layout | None = None) -> None:
     """Runs in the simulated world, until the target is reached by all, or by half long ago, or the limit.
 
     A run with checkpoints is one of several legs: every so often all nodes are stopped where they are, and go on from
@@ -107,10 +113,12 @@ def simulate(spec: RunSpec, trace_path: Path, *, task: Task | None = None) -> No
         spec: what to run.
         trace_path: where the trace goes.
         task: used instead of the one that the spec names.
+        layout: of islands, used instead of the one that the spec says.
     """
     torch.set_num_threads(1)  # runs are many processes on few cores; threads would only get in each other's way
     task = (task or load_task(spec.task, spec.data)).to(check_device(spec.device))
-    course = _Course(spec, task)
+    in_islands = spec.islands and spec.role != "ideal"
+    course = _IslandCourse(spec, task, layout) if in_islands else _Course(spec, task)
     begin_s, nodes, known = 0.0, dict[str, Saved](), Saved()
     if spec.resume:
         if spec.checkpoints is None:
@@ -144,11 +152,11 @@ def simulate(spec: RunSpec, trace_path: Path, *, task: Task | None = None) -> No
 class _Course:
     """What all legs of a run have in common."""
 
-    def __init__(self, spec: RunSpec, task: Task) -> None:
+    def __init__(self, spec: RunSpec, task: Task, members: tuple[str, ...] = ()) -> None:
         self._spec = spec
         self._task = task
         self._strategy = parse_strategy(spec.strategy)
-        self.members = spec.network.node_names
+        self.members = members or spec.network.node_names
         self.parts = Parts(task, self.members, shards=spec.shards, seed=spec.seed, role=spec.role, faults=spec.faults)
 
     def run(self, referee: "_Referee", begin_s: float, until_s: float, nodes: dict[str, Saved]) -> dict[str, Saved]:
@@ -192,6 +200,41 @@ class _Course:
         return {name: saved for name, saved in states.items() if name not in simulation.crashed}
 
 
+class _IslandCourse(_Course):
+    """The same where islands hold the model."""
+
+    def __init__(self, spec: RunSpec, task: Task, layout: Layout | None) -> None:
+        self._settings = parse_islands(spec.islands)
+        self._layout = layout or lay_out(spec.network, task, self._settings, seed=spec.seed)
+        super().__init__(spec, task, tuple(self._layout.islands))
+
+    def run(self, referee: "_Referee", begin_s: float, until_s: float, nodes: dict[str, Saved]) -> dict[str, Saved]:
+        assert not nodes, "islands are not saved yet"
+        spec, task, layout = self._spec, self._task, self._layout
+        simulation = Simulation(spec.network, seed=spec.seed, trace=referee, faults=spec.faults)
+        referee.begin(simulation, last=True)
+        whole = {
+            name: Assembly(members, self.parts.tester, rising=task.rising) for name, members in layout.islands.items()
+        }
+
+        async def program(world: SimWorld) -> None:
+            if not referee.replicas:
+                sizes = sum(each.numel() for each in build_chain(task, spec.seed).parameters())
+                world.record(self.parts.started(spec.strategy, sizes))
+                world.record(layout.formed())
+                for name, members in layout.islands.items():
+                    referee.replicas[members[-1]] = whole[name]
+            if world.name not in layout.seats:
+                return
+            node = IslandNode(world, layout, task, self.parts, self._settings, seed=spec.seed)
+            assembly = whole[layout.seats[world.name].island]
+            assembly.put(world, node.layers)
+            await node.run(self._strategy, assembly)
+
+        simulation.run(program, limit_s=until_s, begin_s=begin_s)
+        return {}
+
+
 def check_device(name: str) -> str:
     """Refuses a device that is not here.  On a GPU, kernels that give the same bytes each time are chosen."""
     try:
@@ -203,6 +246,19 @@ def check_device(name: str) -> str:
     return name
 
 
+class _Judged(Protocol):
+    """A model that a referee can see."""
+
+    @property
+    def model(self) -> nn.Module: ...
+
+    def read(self, quantity: Quantity) -> Vector: ...
+
+    def write(self, quantity: Quantity, values: Vector) -> None: ...
+
+    def test(self) -> float: ...
+
+
 class _Referee:
     """Sees every event on its way to the trace: ends the run when it is decided, and tests the mean of all replicas."""
 
@@ -210,7 +266,7 @@ class _Referee:
         self._task = task
         self._used = used
         self._trace = trace
-        self.replicas: dict[str, TrainedReplica] = {}
+        self.replicas: dict[str, _Judged] = {}
         """The nodes of this leg that have begun."""
         self._verdict = Verdict(task.reached, stops=stops)
         self._tests = 0

@@ -40,6 +40,7 @@ class Task:
     Attributes:
         name: what to call it.
         model: makes the model; called once for each node, with the same random state, so that all begin alike.
+        chain: makes the model that islands hold together, where `model`'s cannot be cut into stages.
         optimizer: makes the inner optimiser of some parameters.
         ideal_optimizer: the same with the learning rate that is best for the ideal (gradients averaged every step).
         loss: a mean over a batch.
@@ -57,6 +58,7 @@ class Task:
 
     name: str
     model: Callable[[], nn.Module]
+    chain: Callable[[], nn.Module] | None = None
     optimizer: Callable[[Iterable[nn.Parameter]], Optimizer]
     ideal_optimizer: Callable[[Iterable[nn.Parameter]], Optimizer] | None = None
     loss: Callable[[Tensor, Tensor], Tensor] = field(default=nn.functional.cross_entropy)

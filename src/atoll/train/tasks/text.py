@@ -4,6 +4,7 @@ The target is the test loss that gradients averaged every step have after 600 st
 measured on tinyshakespeare (`python -m benchmarks.text_target`); another text wants a target of its own.
 """
 
+from collections import OrderedDict
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,7 @@ from torch.optim import AdamW
 from atoll.errors import TaskError
 from atoll.train.task import Examples, Task
 
-__all__ = ["text"]
+__all__ = ["char_chain", "text"]
 
 CONTEXT = 64
 WIDTH = 96
@@ -35,17 +36,24 @@ class _Block(nn.Module):
         self.before_attention = nn.LayerNorm(WIDTH)
         self.mix = nn.Linear(WIDTH, 3 * WIDTH)
         self.project = nn.Linear(WIDTH, WIDTH)
-        self.think = nn.Sequential(
-            nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH)
-        )
+        self.think = _thinking()
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (batch, time, width)."""
-        batch, time, width = x.shape
-        parts = self.mix(self.before_attention(x)).view(batch, time, 3, HEADS, width // HEADS).permute(2, 0, 3, 1, 4)
-        mixed = nn.functional.scaled_dot_product_attention(parts[0], parts[1], parts[2], is_causal=True)
-        x = x + self.project(mixed.transpose(1, 2).reshape(batch, time, width))
+        x = x + self.project(_attend(self.mix(self.before_attention(x))))
         return x + self.think(x)  # type: ignore[no-any-return]
+
+
+def _thinking() -> nn.Sequential:
+    return nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
+
+
+def _attend(mixed: Tensor) -> Tensor:
+    """mixed: (batch, time, 3 × width), queries, keys and values → (batch, time, width)."""
+    batch, time, width = mixed.shape
+    parts = mixed.view(batch, time, 3, HEADS, width // 3 // HEADS).permute(2, 0, 3, 1, 4)
+    attended = nn.functional.scaled_dot_product_attention(parts[0], parts[1], parts[2], is_causal=True)
+    return attended.transpose(1, 2).reshape(batch, time, width // 3)
 
 
 class CharTransformer(nn.Module):
@@ -63,6 +71,47 @@ class CharTransformer(nn.Module):
         """x: (batch, time) → (batch, time, characters)."""
         hidden = self.norm(self.blocks(self.embed(x) + self.place[: x.shape[1]]))
         return nn.functional.linear(hidden, self.embed.weight)
+
+
+class _Embedding(nn.Module):
+    def __init__(self, characters: int) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(characters, WIDTH)
+        self.place = nn.Parameter(torch.zeros(CONTEXT, WIDTH))
+        nn.init.normal_(self.embed.weight, std=0.05)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.embed(x) + self.place[: x.shape[1]]  # type: ignore[no-any-return]
+
+
+class _Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.before = nn.LayerNorm(WIDTH)
+        self.mix = nn.Linear(WIDTH, 3 * WIDTH)
+        self.project = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.project(_attend(self.mix(self.before(x))))  # type: ignore[no-any-return]
+
+
+class _Thought(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.think = _thinking()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.think(x)  # type: ignore[no-any-return]
+
+
+def char_chain(characters: int, blocks: int = LAYERS) -> nn.Sequential:
+    """The same transformer as a chain that can be cut: its output layer has weights of its own."""
+    out = nn.Linear(WIDTH, characters, bias=False)
+    nn.init.normal_(out.weight, std=0.05)
+    layers: dict[str, nn.Module] = {"embed": _Embedding(characters)}
+    for number in range(1, blocks + 1):
+        layers |= {f"attend{number}": _Attention(), f"think{number}": _Thought()}
+    return nn.Sequential(OrderedDict([*layers.items(), ("norm", nn.LayerNorm(WIDTH)), ("out", out)]))
 
 
 def _loss(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -105,6 +154,7 @@ def text(data: Path) -> Task:
     return Task(
         name="text",
         model=partial(CharTransformer, len(characters)),
+        chain=partial(char_chain, len(characters)),
         optimizer=partial(_adamw, lr=2e-3),
         ideal_optimizer=partial(_adamw, lr=2e-3),
         loss=_loss,

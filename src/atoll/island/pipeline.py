@@ -1,0 +1,326 @@
+"""A node's part in its island: batches come from the stage before and go on to the next, gradients the other way.
+
+No stage waits for another one.  Each does what there is to do: a backward pass if a gradient is there, else a forward
+pass if a batch is there and it holds fewer than it may; and after every backward pass it updates its weights.
+
+A batch has a number and carries its targets, so that nothing is mixed up whatever the network does: what comes twice,
+or for a batch that was given up, is dropped; a batch that does not come back in time is given up, and costs nothing but
+itself.
+
+With `flush` the same stages train synchronously, as GPipe and 1F1B do: a batch is cut into so many pieces, each stage
+updates when all have come back, and the next batch begins after that.
+"""
+
+import asyncio
+import math
+import struct
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from atoll.island.cut import BACKWARD, FORWARD, RECOMPUTE
+from atoll.island.stage import StageModel
+from atoll.trace import StageReported
+from atoll.world.base import Lane, Message, Spawn, World
+from atoll.world.hearing import hear
+
+__all__ = ["Given", "Pipeline", "Seat", "Source"]
+
+PATIENCE_S = 5.0
+PATIENCE = 10.0
+"""A batch is given up after so many times what one usually takes."""
+REMEMBERED = 1000
+"""So many batches are known to have been seen."""
+REPORT_EVERY = 20
+_FORWARD = struct.Struct("<QI")
+"""Number, and samples of the whole batch."""
+_BACKWARD = struct.Struct("<Qf")
+"""Number, and loss."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """A node's place in an island."""
+
+    island: str
+    stage: int
+    before: str | None
+    """Whose outputs it takes; `None`: it is first."""
+    after: str | None
+    """Who takes its own; `None`: it is last."""
+    holds: int
+    share: float
+    """What a pass through its layers takes, of one through the whole model."""
+    flush: int = 0
+    """In how many pieces a batch is cut, to train synchronously; 0: stages do not wait for each other."""
+    wire: torch.dtype = torch.float32
+    """What activations and gradients are rounded to on their way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A batch that begins."""
+
+    inputs: Tensor
+    targets: Tensor
+
+
+Source = Callable[[], Given]
+"""Gives the next batch."""
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    """What has come and was not looked at yet."""
+
+    number: int
+    inputs: Tensor
+    targets: Tensor
+    whole: int
+    """Samples of the batch that it is a piece of."""
+
+
+class Pipeline:
+    """One stage at work.
+
+    Args:
+        world: where it is.
+        seat: its place.
+        model: its layers.
+        source: where batches come from; for the first stage.
+        loss: a mean over a batch, of outputs and targets; for the last stage.
+        recompute: whether the model does its forward passes twice.
+        updated: called, and waited for, after each update, with how many samples it learned from.
+        before_update: called, and waited for, when the gradients of an update are there.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        seat: Seat,
+        model: StageModel,
+        *,
+        source: Source | None = None,
+        loss: Callable[[Tensor, Tensor], Tensor] | None = None,
+        recompute: bool = False,
+        before_update: Callable[[], Awaitable[None]] | None = None,
+        updated: Callable[[int], Awaitable[None]] | None = None,
+    ) -> None:
+        self._world = world
+        self._seat = seat
+        self._model = model
+        self._source = source
+        self._loss = loss
+        self._recompute = recompute
+        self._before_update = before_update
+        self._updated = updated
+        self._inputs: deque[_Waiting] = deque()
+        self._gradients: deque[tuple[int, Tensor]] = deque()
+        self._seen: dict[int, None] = {}
+        self._samples: dict[int, tuple[int, int]] = {}
+        """Of the batches that it holds: samples, and samples of the whole batch."""
+        self._since: dict[int, float] = {}
+        self._pieces: deque[_Waiting] = deque()
+        """Of a batch that has begun, at the first stage."""
+        self._next = 0
+        self._sending: dict[int, asyncio.Task[None]] = {}
+        self._usual_s = 0.0
+        self._learned = 0, 0
+        """Pieces and samples since the last update."""
+        self._wake = asyncio.Event()
+        self._spawn: Spawn | None = None
+        self.losses: deque[float] = deque(maxlen=10)
+        self.given_up = 0
+        self._stale: list[int] = []
+
+    @property
+    def loss(self) -> float:
+        """What the island's loss was on its last batches, as far as it is known here."""
+        return sum(self.losses) / len(self.losses) if self.losses else math.nan
+
+    async def run(self, spawn: Spawn, *, updates: int | None = None) -> None:
+        """Works until cancelled, or for so many updates."""
+        self._spawn = spawn
+        if self._seat.before:
+            spawn(hear(self._world, "forward", self._hear_forward))
+        if self._seat.after:
+            spawn(hear(self._world, "backward", self._hear_backward))
+        while updates is None or self._model.updates < updates:
+            if self._gradients:
+                await self._backward(*self._gradients.popleft())
+            elif len(self._model.held) < self._seat.holds and (batch := self._take()):
+                await self._forward(batch)
+            else:
+                await self._rest()
+
+    # What comes ---
+
+    def _hear_forward(self, message: Message) -> None:
+        number, whole = _FORWARD.unpack(message.head)
+        found = _tensors(message)
+        if message.sender != self._seat.before or not self._is_new(number):
+            return
+        inputs, device = found["x"], self._model.device
+        if inputs.is_floating_point():
+            inputs = inputs.float()
+        self._inputs.append(_Waiting(number, inputs.to(device), found["t"].to(device), whole))
+        self._wake.set()
+
+    def _is_new(self, number: int) -> bool:
+        if number in self._seen:
+            return False
+        self._seen[number] = None
+        if len(self._seen) > REMEMBERED:
+            self._seen.pop(next(iter(self._seen)))
+        return True
+
+    def _hear_backward(self, message: Message) -> None:
+        number, loss = _BACKWARD.unpack(message.head)
+        gradient = _tensors(message)["g"].float().to(self._model.device)
+        if message.sender != self._seat.after or number not in self._samples:
+            return  # given up, or here twice
+        if number in (each for each, _ in self._gradients):
+            return
+        if gradient.shape != self._model.shape_of(number):
+            raise ValueError(f"a gradient of {tuple(gradient.shape)} for batch {number}")
+        if not torch.isfinite(gradient).all():
+            self._give_up(number)
+            raise ValueError(f"a gradient for batch {number} that is not finite")
+        self.losses.append(loss)
+        self._gradients.append((number, gradient))
+        self._wake.set()
+
+    def _take(self) -> _Waiting | None:
+        """The next batch to go forward, if there is one."""
+        if self._source is None:
+            return self._inputs.popleft() if self._inputs else None
+        if not self._pieces and not (self._seat.flush and (self._model.held or self._learned[0])):
+            self._begin(self._source())
+        return self._pieces.popleft() if self._pieces else None
+
+    def _begin(self, given: Given) -> None:
+        whole = len(given.inputs)
+        for inputs, targets in zip(
+            given.inputs.tensor_split(self._seat.flush or 1),
+            given.targets.tensor_split(self._seat.flush or 1),
+            strict=True,
+        ):
+            self._pieces.append(_Waiting(self._next, inputs, targets, whole))
+            self._next += 1
+
+    async def _rest(self) -> None:
+        """Waits for something to do; gives up what has been away for too long."""
+        self._wake.clear()
+        oldest = min(self._since.values(), default=None)
+        if oldest is None or self._seat.flush:
+            await self._wake.wait()
+            return
+        patience = max(PATIENCE_S, PATIENCE * self._usual_s)
+        try:
+            async with asyncio.timeout(max(0.0, oldest + patience - self._world.now)):
+                await self._wake.wait()
+        except TimeoutError:
+            for number in [each for each, since in self._since.items() if since + patience <= self._world.now]:
+                self._give_up(number)
+
+    def _give_up(self, number: int) -> None:
+        self._model.give_up(number)
+        del self._since[number], self._samples[number]
+        self.given_up += 1
+        if sending := self._sending.pop(number, None):
+            sending.cancel()  # what has not left need not
+
+    # What is done ---
+
+    async def _forward(self, batch: _Waiting) -> None:
+        seat, model, samples = self._seat, self._model, len(batch.inputs)
+        steps = seat.share / (FORWARD + BACKWARD) * samples / batch.whole
+        if seat.after is None:
+            assert self._loss is not None
+            loss, targets = self._loss, batch.targets
+
+            def learn() -> tuple[float, Tensor | None]:
+                return model.learn(batch.inputs, lambda outputs: loss(outputs, targets) * (samples / batch.whole))
+
+            value, gradient = await self._world.compute(learn, steps=steps * (FORWARD + BACKWARD))
+            value *= batch.whole / samples
+            self.losses.append(value)
+            if seat.before and gradient is not None:
+                self._send(seat.before, "backward", _BACKWARD.pack(batch.number, value), {"g": gradient})
+            await self._learned_from(samples, batch.whole)
+            return
+        self._samples[batch.number], self._since[batch.number] = (samples, batch.whole), self._world.now
+        outputs = await self._world.compute(lambda: model.forward(batch.number, batch.inputs), steps=steps * FORWARD)
+        head = _FORWARD.pack(batch.number, batch.whole)
+        sending = self._send(seat.after, "forward", head, {"x": outputs, "t": batch.targets})
+        self._sending[batch.number] = sending
+        sending.add_done_callback(lambda _: self._sending.pop(batch.number, None))
+
+    async def _backward(self, number: int, gradient: Tensor) -> None:
+        seat, model = self._seat, self._model
+        if number not in self._samples:
+            return  # given up meanwhile
+        samples, whole = self._samples.pop(number)
+        took = self._world.now - self._since.pop(number)
+        self._usual_s = took if not self._usual_s else 0.9 * self._usual_s + 0.1 * took
+        passes = BACKWARD + RECOMPUTE * self._recompute
+        steps = passes * seat.share / (FORWARD + BACKWARD) * samples / whole
+        back = await self._world.compute(lambda: model.backward(number, gradient), steps=steps)
+        if seat.before and back is not None:
+            loss = self.losses[-1] if self.losses else math.nan
+            self._send(seat.before, "backward", _BACKWARD.pack(number, loss), {"g": back})
+        await self._learned_from(samples, whole)
+
+    async def _learned_from(self, samples: int, whole: int) -> None:
+        """A backward pass is done: an update, if all pieces of a batch are."""
+        model, world = self._model, self._world
+        pieces, before = self._learned
+        self._learned = pieces + 1, before + samples
+        if self._seat.flush and before + samples < whole:
+            return
+        samples, self._learned = before + samples, (0, 0)
+        self._stale.append(model.staleness)
+        if self._before_update:
+            await self._before_update()
+        await world.aside(model.update)
+        if self._updated:
+            await self._updated(samples)
+        if model.updates % REPORT_EVERY == 0:
+            world.record(
+                StageReported(
+                    at=world.now,
+                    node=world.name,
+                    island=self._seat.island,
+                    stage=self._seat.stage,
+                    updates=model.updates,
+                    stale_mean=sum(self._stale) / len(self._stale),
+                    stale_most=max(self._stale),
+                    versions=model.versions,
+                    given_up=self.given_up,
+                )
+            )
+            self._stale.clear()
+
+    def _send(self, name: str, channel: str, head: bytes, tensors: dict[str, Tensor]) -> asyncio.Task[None]:
+        """In the background: what a stage has done is under way while it does the next thing."""
+        assert self._spawn is not None
+        wire = self._seat.wire
+        rounded = {
+            key: (each.to(wire) if key != "t" and each.is_floating_point() else each).detach().cpu().contiguous()
+            for key, each in tensors.items()
+        }
+        body = safetensors.torch.save(rounded)
+        return self._spawn(self._world.peer(name).send(channel, head, body, lane=Lane.BULK))
+
+
+def _tensors(message: Message) -> dict[str, Tensor]:
+    """What a message brings: numbers alone, no code can come with them."""
+    try:
+        return safetensors.torch.load(bytes(message.body))
+    except safetensors.SafetensorError as error:
+        raise ValueError(str(error)) from None

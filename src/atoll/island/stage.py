@@ -1,0 +1,272 @@
+"""One stage of a model that several nodes hold together: batches go forward through it, and gradients come back, while
+its weights move on.
+
+A batch's backward pass comes some updates after its forward pass.  Which weights it then uses is a choice:
+
+* `stash`: those of its forward pass, which are kept as long as a batch needs them.  Gradients are exact for weights of
+  a while ago.
+* `current`: those of now; nothing is kept.
+* `predict`: those of now too, but the forward pass has used what the weights were expected to be by now: the weights
+  moved on by what recent updates were, as many as a batch is usually away (as in SpecTrain and XPipe).
+
+No pass is done twice for this: what autograd keeps of a weight is only its name, and the weight is put in when the
+backward pass asks for it.  Where memory demands it a forward pass keeps its input alone, and all else is made again,
+with the random numbers of the first time.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.optim import Optimizer
+
+__all__ = ["WEIGHTS", "StageModel", "Weights"]
+
+Weights = Literal["stash", "current", "predict"]
+WEIGHTS: tuple[Weights, ...] = ("stash", "current", "predict")
+TREND = 0.5
+"""How much of what is expected of an update is the last one."""
+
+
+@dataclass(slots=True, eq=False)
+class _Version:
+    """The weights between two updates."""
+
+    users: int = 0
+    copies: list[Tensor] | None = None
+    """The weights, once they are no more those of now."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A weight that autograd wants to keep: which one, and how it is looked at."""
+
+    index: int
+    version: _Version
+    size: torch.Size
+    stride: tuple[int, ...]
+    offset: int
+
+
+@dataclass(slots=True, eq=False)
+class _Batch:
+    """A batch between its forward and its backward pass."""
+
+    inputs: Tensor
+    outputs: Tensor | None
+    version: _Version
+    updates: int
+    """How many there had been when it went forward."""
+    shape: torch.Size | None = None
+    """Of what it came to."""
+    leaves: list[Tensor] | None = None
+    """The weights that were expected, where it went forward with those."""
+    random_states: list[Tensor] = field(default_factory=list)
+    buffers: list[Tensor] = field(default_factory=list)
+
+
+class StageModel:
+    """The layers of a stage, and what changes them.
+
+    Args:
+        layers: what it holds.
+        optimizers: together for all of its parameters.
+        weights: which ones a backward pass uses.
+        recompute: whether a forward pass keeps its input alone.
+        slower: whether what comes late counts less: the learning rate is divided by 1 + the updates since.
+    """
+
+    def __init__(
+        self,
+        layers: nn.Module,
+        optimizers: list[Optimizer],
+        *,
+        weights: Weights = "stash",
+        recompute: bool = False,
+        slower: bool = False,
+    ) -> None:
+        self.layers = layers
+        self.optimizers = optimizers
+        self._weights = weights
+        self._recompute = recompute
+        self._slower = slower
+        self._names = [name for name, _ in layers.named_parameters()]
+        self._parameters: list[Tensor] = list(layers.parameters())
+        self._places = {each.untyped_storage().data_ptr(): index for index, each in enumerate(self._parameters)}
+        self._version = _Version()
+        self._held: dict[int, _Batch] = {}
+        self._trend = [torch.zeros_like(each) for each in self._parameters] if weights == "predict" else []
+        self.updates = 0
+        self.staleness = 0
+        """Of the last backward pass: updates since its forward pass."""
+
+    @property
+    def device(self) -> torch.device:
+        return self._parameters[0].device if self._parameters else torch.device("cpu")
+
+    @property
+    def held(self) -> tuple[int, ...]:
+        """Batches between their forward and their backward passes, the oldest first."""
+        return tuple(self._held)
+
+    def shape_of(self, number: int) -> torch.Size | None:
+        """Of what a batch came to, if it is held."""
+        return self._held[number].shape if number in self._held else None
+
+    # Forward ---
+
+    def forward(self, number: int, inputs: Tensor) -> Tensor:
+        """What a batch comes to, for the next stage."""
+        outputs = self._forward(number, inputs).detach()
+        self._held[number].shape = outputs.shape
+        return outputs
+
+    def _forward(self, number: int, inputs: Tensor) -> Tensor:
+        inputs = inputs.detach()
+        if inputs.is_floating_point():
+            inputs.requires_grad_()
+        batch = _Batch(inputs, None, self._version, self.updates)
+        if self._weights == "predict" and self.staleness:
+            batch.leaves = self._expected()
+        self._version.users += 1
+        self._held[number] = batch
+        if self._recompute:
+            batch.random_states = [torch.get_rng_state()]
+            if inputs.is_cuda:
+                batch.random_states.append(torch.cuda.get_rng_state(inputs.device))
+            batch.buffers = [each.clone() for each in self.layers.buffers()]
+            with torch.no_grad():
+                return self._run(batch)
+        batch.outputs = self._run(batch)
+        return batch.outputs
+
+    def _run(self, batch: _Batch) -> Tensor:
+        """A forward pass.  Of weights, autograd keeps names."""
+        places, weights = self._places, self._parameters if batch.leaves is None else batch.leaves
+        if batch.leaves is not None:
+            places = {each.untyped_storage().data_ptr(): index for index, each in enumerate(batch.leaves)}
+
+        def pack(tensor: Tensor) -> Tensor | _Kept:
+            index = places.get(tensor.untyped_storage().data_ptr())
+            if index is None:
+                return tensor
+            offset = int(tensor.storage_offset()) - int(weights[index].storage_offset())
+            return _Kept(index, batch.version, tensor.size(), tensor.stride(), offset)
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, self._unpack):
+            if batch.leaves is None:
+                outputs: Tensor = self.layers(batch.inputs)
+            else:
+                outputs = functional_call(self.layers, dict(zip(self._names, batch.leaves, strict=True)), batch.inputs)
+        return outputs
+
+    def _unpack(self, kept: Tensor | _Kept) -> Tensor:
+        if isinstance(kept, Tensor):
+            return kept
+        copies = kept.version.copies if self._weights == "stash" else None
+        weight = (self._parameters if copies is None else copies)[kept.index].detach()
+        return weight.as_strided(kept.size, kept.stride, weight.storage_offset() + kept.offset)
+
+    def _expected(self) -> list[Tensor]:
+        """The weights as they will be by the time that a batch comes back, if updates go on as they were."""
+        moved = zip(self._parameters, self._trend, strict=True)
+        return [(each.detach() + self.staleness * trend).requires_grad_() for each, trend in moved]
+
+    # Backward ---
+
+    def backward(self, number: int, gradient: Tensor) -> Tensor | None:
+        """Leaves the gradients of a batch in the parameters.
+
+        Returns:
+            the gradient of what the batch was when it came; `None` for what has none.
+        """
+        batch = self._held.pop(number)
+        self.staleness = self.updates - batch.updates
+        outputs = self._again(batch) if batch.outputs is None else batch.outputs
+        torch.autograd.backward(outputs, gradient)
+        if batch.leaves is not None:
+            for parameter, leaf in zip(self._parameters, batch.leaves, strict=True):
+                if leaf.grad is not None:
+                    parameter.grad = leaf.grad if parameter.grad is None else parameter.grad + leaf.grad
+        self._release(batch)
+        return batch.inputs.grad
+
+    def _again(self, batch: _Batch) -> Tensor:
+        """The forward pass once more, with the weights that the backward pass uses."""
+        now = [each.clone() for each in self.layers.buffers()]
+        self._set_buffers(batch.buffers)
+        devices = [batch.inputs.device] if batch.inputs.is_cuda else []
+        with torch.random.fork_rng(devices=devices):
+            torch.set_rng_state(batch.random_states[0])
+            if devices:
+                torch.cuda.set_rng_state(batch.random_states[1], devices[0])
+            if self._weights == "stash" and batch.version.copies is not None:
+                batch.leaves = [each.detach().requires_grad_() for each in batch.version.copies]
+            elif self._weights != "stash":
+                batch.leaves = None
+            outputs = self._run(batch)
+        self._set_buffers(now)
+        return outputs
+
+    def _set_buffers(self, values: list[Tensor]) -> None:
+        for each, value in zip(self.layers.buffers(), values, strict=True):
+            each.copy_(value)
+
+    def give_up(self, number: int) -> None:
+        """A batch will not come back."""
+        batch = self._held.pop(number, None)
+        if batch:
+            self._release(batch)
+
+    def _release(self, batch: _Batch) -> None:
+        batch.version.users -= 1
+        if not batch.version.users:
+            batch.version.copies = None
+
+    # Both, and the update ---
+
+    def learn(self, inputs: Tensor, loss: Callable[[Tensor], Tensor]) -> tuple[float, Tensor | None]:
+        """The last stage's forward and backward pass at once: the loss, and the gradient of what came."""
+        inputs = inputs.detach()
+        if inputs.is_floating_point():
+            inputs.requires_grad_()
+        value = loss(self.layers(inputs))
+        torch.autograd.backward(value)
+        self.staleness = 0
+        return float(value.detach()), inputs.grad
+
+    def update(self) -> None:
+        """The optimisers' step, with the gradients that are there."""
+        if self._version.users and self._weights == "stash":
+            self._version.copies = [each.detach().clone() for each in self._parameters]
+        before = [each.detach().clone() for each in self._parameters] if self._trend else []
+        factor = 1 / (1 + self.staleness) if self._slower else 1.0
+        for optimizer in self.optimizers:
+            rates = [group["lr"] for group in optimizer.param_groups]
+            for group in optimizer.param_groups:
+                group["lr"] *= factor
+            optimizer.step()
+            optimizer.zero_grad()
+            for group, rate in zip(optimizer.param_groups, rates, strict=True):
+                group["lr"] = rate
+        for trend, old, new in zip(self._trend, before, self._parameters, strict=bool(self._trend)):
+            trend.lerp_(new.detach() - old, TREND)
+        self._changed()
+
+    def _changed(self) -> None:
+        self._version = _Version()
+        self.updates += 1
+
+    def keep_versions(self) -> None:
+        """To be called before weights are changed by anything but an update: batches that need them keep theirs."""
+        if self._version.users and self._weights == "stash":
+            self._version.copies = [each.detach().clone() for each in self._parameters]
+            self._version = _Version()
+
+    @property
+    def versions(self) -> int:
+        """How many versions of the weights there are, those of now included."""
+        return 1 + len({id(batch.version) for batch in self._held.values() if batch.version.copies is not None})

@@ -1,0 +1,108 @@
+"""A world within a world: what is said in it reaches only those who are in it too.
+
+A node takes part in several conversations at once (its pipeline, one exchange for each range of parameters that it
+holds), and each is written as if it were the only one.
+"""
+
+import random
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from atoll.trace import Event
+from atoll.world.base import Buffer, Lane, Message, Peer, World
+
+__all__ = ["Scoped"]
+
+T = TypeVar("T")
+
+
+class Scoped(World):
+    """The same node, peers and time; channels of its own.
+
+    Args:
+        world: the node's.
+        scope: what the conversation is called, on all nodes that take part.
+    """
+
+    __slots__ = ("_scope", "_world")
+
+    def __init__(self, world: World, scope: str) -> None:
+        self._world = world
+        self._scope = scope
+
+    @property
+    def name(self) -> str:
+        return self._world.name
+
+    @property
+    def now(self) -> float:
+        return self._world.now
+
+    @property
+    def is_late(self) -> bool:
+        return self._world.is_late
+
+    @property
+    def random(self) -> random.Random:
+        return self._world.random
+
+    def save(self) -> bytes:
+        return self._world.save()
+
+    def load(self, saved: bytes) -> None:
+        self._world.load(saved)
+
+    @property
+    def peer_names(self) -> Sequence[str]:
+        return self._world.peer_names
+
+    def peer(self, name: str) -> Peer:
+        return _ScopedPeer(self._world.peer(name), self._scope)
+
+    @property
+    def sent_bytes(self) -> int:
+        return self._world.sent_bytes
+
+    async def sleep(self, seconds: float) -> None:
+        await self._world.sleep(seconds)
+
+    async def compute(self, work: Callable[[], T], *, steps: float = 1.0) -> T:
+        return await self._world.compute(work, steps=steps)
+
+    async def aside(self, work: Callable[[], T]) -> T:
+        return await self._world.aside(work)
+
+    async def receive(self, channel: str) -> Message:
+        return await self._world.receive(f"{self._scope}/{channel}")
+
+    def record(self, event: Event) -> None:
+        self._world.record(event)
+
+
+class _ScopedPeer(Peer):
+    __slots__ = ("_peer", "_scope")
+
+    def __init__(self, peer: Peer, scope: str) -> None:
+        self._peer = peer
+        self._scope = scope
+
+    @property
+    def name(self) -> str:
+        return self._peer.name
+
+    @property
+    def reachable(self) -> bool:
+        return self._peer.reachable
+
+    @property
+    def round_trip_s(self) -> float:
+        return self._peer.round_trip_s
+
+    async def wait_until(self, *, reachable: bool) -> None:
+        await self._peer.wait_until(reachable=reachable)
+
+    async def send(self, channel: str, head: bytes = b"", body: Buffer = b"", *, lane: Lane = Lane.BULK) -> None:
+        await self._peer.send(f"{self._scope}/{channel}", head, body, lane=lane)
+
+    async def receive(self, channel: str) -> Message:
+        return await self._peer.receive(f"{self._scope}/{channel}")
