@@ -217,7 +217,7 @@ class Block(nn.Module):
         return out
 
 
-def small_task(inner: Sequence[int], *, wide: int = 16, batch: int = 32, lr: float = 0.05) -> Task:
+def small_task(inner: Sequence[int], *, wide: int = 16, batch: int = 32, lr: float = 0.02) -> Task:
     """Something small to learn, with a chain of blocks."""
     draw = torch.Generator().manual_seed(1)
     inputs = torch.randn(4400, wide, generator=draw)
@@ -228,7 +228,7 @@ def small_task(inner: Sequence[int], *, wide: int = 16, batch: int = 32, lr: flo
         name="blocks",
         model=lambda: nn.Sequential(*(Block(wide, each) for each in inner), nn.Linear(wide, 6)),
         optimizer=functools.partial(SGD, lr=lr, momentum=0.9),
-        target=0.85,
+        target=0.7,
         batch=batch,
         train=Examples(inputs[:4000], targets[:4000]),
         test=Examples(inputs[4000:], targets[4000:]),

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from atoll.errors import TaskError
 from atoll.island.cut import Costs, Cut, Hop, Layer, Machine, Terms, best_cut
 
-__all__ = ["Averaging", "Island", "Pairs", "Plan", "equal_cuts", "form", "ranges"]
+__all__ = ["Averaging", "Island", "Pairs", "Plan", "equal_cuts", "form", "ranges", "reform"]
 
 Matrix = NDArray[np.float64]
 
@@ -31,8 +31,12 @@ TOGETHER = 7
 """So many machines at most are taken out of their islands and put into new ones, together."""
 ROUNDS = 40
 """How often that is tried."""
+HYSTERESIS = 0.1
+"""An island that is whole is made anew only where that makes it faster by more than this."""
 AWAY_S = 1000.0
 """What a link that is away half of the time counts for, in time on links."""
+ALL_ORDERS = 4
+"""Up to so many machines all orders are looked at where one does not make the most of its stages."""
 MOST_TOGETHER = 16
 """The largest groups that simple rules make."""
 NEAR = 1e-4
@@ -206,9 +210,9 @@ class _Former:
 
     # For certain ---
 
-    def exactly(self, places: Sequence[int]) -> list[Island]:
-        """The best islands of these machines."""
-        by_set = dict(self._of_every_set(places))
+    def exactly(self, places: Sequence[int], *, thorough: bool = True) -> list[Island]:
+        """The best islands of these machines; `thorough`: with other orders tried where that may help."""
+        by_set = dict(self._of_every_set(places, thorough=thorough))
         best: dict[frozenset[int], tuple[float, tuple[Island, ...]]] = {frozenset(): (0.0, ())}
         for size in range(1, len(places) + 1):
             for some in itertools.combinations(places, size):
@@ -226,7 +230,7 @@ class _Former:
                 best[frozenset(some)] = found
         return list(best[frozenset(places)][1])
 
-    def _of_every_set(self, places: Sequence[int]) -> Iterator[tuple[frozenset[int], Island]]:
+    def _of_every_set(self, places: Sequence[int], *, thorough: bool) -> Iterator[tuple[frozenset[int], Island]]:
         """For every set of machines that can hold the model, the best island of it.
 
         From the last stage to the first: what a machine can do for the layers up to any one, in front of the best of
@@ -244,18 +248,24 @@ class _Former:
                         tails[some, place] = self._in_front(tails, some, place)
                 first = min(sorted(some), key=lambda place: tails[some, place].score)
                 if math.isfinite(tails[some, first].score):
-                    island = self._reordered(self.island(_order(tails, some, first)))
+                    island = self.island(_order(tails, some, first))
+                    if thorough:
+                        island = self._reordered(island, float(tails[some, first].slowest_s[0]))
                     if island:
                         yield some, island
 
-    def _reordered(self, island: Island | None) -> Island | None:
-        """The same machines in the order in which they are the fastest, as far as exchanging two places leads there.
+    def _reordered(self, island: Island | None, bound_s: float) -> Island | None:
+        """The same machines in the order in which they are the fastest: of all orders where there are few machines,
+        else as far as exchanging two places leads.
 
         What is found for certain is how slow stages and links are; where machines have too little memory for the
-        batches that long ways need, another order may do better.
+        batches that long ways need, or links are away at times, another order may do better.  None can take less than
+        `bound_s` for a batch.
         """
-        while island is not None and island.cut.batch_s * island.cut.there > 1.001 * island.cut.slowest_s:
-            others = [self.island(order) for order in _neighbours(island.order)]
+        while island is not None and island.cut.batch_s > 1.001 * bound_s:
+            few = len(island.order) <= ALL_ORDERS
+            orders = itertools.permutations(sorted(island.order)) if few else _neighbours(island.order)
+            others = [self.island(order) for order in orders]
             better = min((each for each in others if each), key=lambda each: each.cut.batch_s, default=None)
             if better is None or better.cut.batch_s >= island.cut.batch_s:
                 break
@@ -355,7 +365,8 @@ class _Former:
             places += draw.sample(idle, min(len(idle), TOGETHER - len(places)))
             if len(places) < 2:
                 continue
-            found = self.exactly(sorted(places))
+            found = self.exactly(sorted(places), thorough=False)
+            found = [self._reordered(island, island.cut.slowest_s) or island for island in found]
             before = sum(1 / island.cut.batch_s for island in taken)
             if sum(1 / island.cut.batch_s for island in found) > before * (1 + 1e-9):
                 islands = [island for island in islands if island not in taken] + found
@@ -403,6 +414,44 @@ def form(
     for plan in sorted(plans, key=lambda plan: (-plan.samples_a_second, len(plan.idle))):
         unlike.setdefault(frozenset(frozenset(island.order) for island in plan.islands), plan)
     return list(unlike.values())
+
+
+def reform(
+    layers: Sequence[Layer],
+    machines: Sequence[Machine],
+    pairs: Pairs,
+    terms: Terms,
+    *,
+    kept: Sequence[tuple[int, ...]],
+    free: Sequence[int],
+) -> list[Island]:
+    """Islands after a change: those that are whole stay as they are, and the rest makes the best of it.
+
+    Whoever is still without a stage then joins the island that gains the most by being made anew, if that is worth it.
+
+    Args:
+        layers: of the model.
+        machines: all that there are.
+        pairs: what lies between them.
+        terms: how islands train.
+        kept: islands that are whole.
+        free: machines that are here and in none.
+    """
+    former = _Former(layers, machines, pairs, terms, Averaging())
+    islands = [island for order in kept if (island := former.island(order))]
+    for start in range(0, len(free), EXACT):
+        islands += former.exactly(sorted(free[start : start + EXACT]))
+    used = {place for island in islands for place in island.order}
+    idle = [place for place in free if place not in used][:TOGETHER]
+    best: tuple[float, list[Island]] = (0.0, islands)
+    for island in islands:
+        if not idle or len(island.order) + len(idle) > EXACT:
+            continue
+        made = former.exactly(sorted([*island.order, *idle]))
+        gain = sum(1 / each.cut.batch_s for each in made) * island.cut.batch_s - 1
+        if gain > max(HYSTERESIS, best[0]):
+            best = gain, [each for each in islands if each is not island] + made
+    return sorted(best[1], key=lambda island: min(island.order))
 
 
 def equal_cuts(costs: Costs, machines: Sequence[Machine], hops: Sequence[Hop]) -> Cut | None:

@@ -82,7 +82,7 @@ def read_result(path: Path) -> RunResult | None:
     if started is None or training is None:
         raise TraceError(f"trace {path}: not of a training run")
     formed = next((event for event in events if isinstance(event, IslandsFormed)), None)
-    arrivals = _arrivals(events, training, len(formed.islands) if formed else len(started.nodes))
+    arrivals = _arrivals(events, training, None if formed else len(started.nodes))
     until = arrivals["half"] if arrivals["half"] is not None else events[-1].at
     latest: dict[str, Tested] = {}
     for event in events:
@@ -124,8 +124,11 @@ def read_result(path: Path) -> RunResult | None:
     )
 
 
-def _arrivals(events: list[Event], training: TrainingStarted, nodes: int) -> dict[str, float | None]:
-    """When the first node, half of the live ones, all of these, and the mean of all first had the target."""
+def _arrivals(events: list[Event], training: TrainingStarted, nodes: int | None) -> dict[str, float | None]:
+    """When the first node, half of the live ones, all of these, and the mean of all first had the target.
+
+    Where islands hold the model (`nodes` is `None`), each island of the time counts as a node, by its last stage.
+    """
 
     def reached(measure: float) -> bool:
         return measure >= training.target if training.rising else measure <= training.target
@@ -133,14 +136,18 @@ def _arrivals(events: list[Event], training: TrainingStarted, nodes: int) -> dic
     found: dict[str, float | None] = {"any": None, "half": None, "all": None, "mean": None}
     there: dict[str, bool] = {}
     gone: set[str] = set()
+    lasts: set[str] = set()
     for event in events:
+        if isinstance(event, IslandsFormed):
+            lasts = {island.rsplit(", ", 1)[-1].split()[0] for island in event.islands}
+            there = {name: arrived for name, arrived in there.items() if name in lasts}
         if isinstance(event, FaultChanged) and event.fault.startswith("crash"):
             gone = gone.union(event.nodes) if event.on else gone.difference(event.nodes)
             for name in event.nodes:
                 there.pop(name, None)
         elif isinstance(event, Tested):
             there[event.node] = reached(event.measure)
-            live = nodes - len(gone)
+            live = max(1, len(lasts)) if nodes is None else nodes - len(gone)
             for name, count in {"any": 1, "half": math.ceil(live / 2), "all": live}.items():
                 if found[name] is None and sum(there.values()) >= count:
                     found[name] = event.at

@@ -4,33 +4,27 @@ A node's stage trains in its island's pipeline, and for each range of layers tha
 with those who hold them in the other islands: the strategies that whole replicas have, each for a range.
 """
 
-import asyncio
 import dataclasses
 import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from atoll.errors import TaskError, nearest
-from atoll.exchange import Vector
 from atoll.island import (
     WEIGHTS,
     Averaging,
     Costs,
-    Given,
     Island,
     Layer,
     Machine,
     Pairs,
-    Pipeline,
     Plan,
     Seat,
-    StageModel,
     Terms,
     Weights,
     best_cut,
@@ -42,21 +36,10 @@ from atoll.island import (
 )
 from atoll.network import Network
 from atoll.seeds import derive
-from atoll.strategy import Quantity, Strategy
-from atoll.strategy.talk import Talk
-from atoll.trace import IslandsFormed, Tested
-from atoll.train.batches import Batches
-from atoll.train.node import Background
-from atoll.train.own import OwnReplica
-from atoll.train.parameters import Parameters
-from atoll.train.parts import Parts
+from atoll.trace import IslandsFormed
 from atoll.train.task import Task
-from atoll.world.base import World
-from atoll.world.scoped import Scoped
 
 __all__ = [
-    "Assembly",
-    "IslandNode",
     "IslandSettings",
     "Layout",
     "Survey",
@@ -229,6 +212,8 @@ class Layout:
         names = [machine.name for machine in survey.machines]
         whole = sum(layer.flops for layer in survey.layers)
         self.plan = plan
+        self.survey = survey
+        self.settings = settings
         self.islands = {names[island.order[0]]: tuple(names[i] for i in island.order) for island in plan.islands}
         """By the name of the first node, which is the island's."""
         self.seats: dict[str, Seat] = {}
@@ -266,190 +251,6 @@ def lay_out(network: Network, task: Task, settings: IslandSettings, *, seed: int
     _, survey = survey_task(network, task, settings)
     plan = survey.plan_of(settings.islands) if settings.islands else survey.plans(seed=seed)[0]
     return Layout(plan, survey, settings)
-
-
-# A node's part ---
-
-
-class SpanReplica(OwnReplica):
-    """A range of layers, as strategies see it: the model that a node and its peers in other islands have in common."""
-
-    def __init__(
-        self, world: World, members: tuple[str, ...], layers: nn.Module, optimizer: Optimizer, node: "IslandNode"
-    ) -> None:
-        super().__init__(world, members, layers, optimizer)
-        self._index = Parameters(layers)
-        self._node = node
-
-    @property
-    def _parameters(self) -> Parameters:
-        return self._index
-
-    @property
-    def loss(self) -> float:
-        return self._node.pipeline.loss
-
-    def write(self, quantity: Quantity, values: Vector) -> None:
-        if quantity is Quantity.PARAMETERS:
-            self._node.stage.keep_versions()
-        super().write(quantity, values)
-
-    def add(self, quantity: Quantity, change: Vector) -> None:
-        if quantity is Quantity.PARAMETERS:
-            self._node.stage.keep_versions()
-        super().add(quantity, change)
-
-    def lend(self, share: float) -> bytes:
-        raise TaskError(f"islands cannot lend examples ({share:g} of a batch): choose a strategy without injection")
-
-    def borrow(self, examples: bytes) -> None:
-        raise TaskError(f"islands cannot borrow examples ({len(examples)} bytes)")
-
-
-class Assembly:
-    """An island's model as a whole: in simulation somebody can see all of its stages at once.
-
-    Args:
-        nodes: of the island.
-        tester: tests a model.
-        rising: whether the measure rises towards the target.
-    """
-
-    def __init__(self, nodes: tuple[str, ...], tester: Callable[[nn.Module, Vector], float], *, rising: bool) -> None:
-        self._nodes = nodes
-        self._tester = tester
-        self._rising = rising
-        self._stages: dict[str, tuple[World, nn.Module]] = {}
-
-    def put(self, world: World, layers: nn.Module) -> None:
-        self._stages[world.name] = world, layers
-
-    @property
-    def sent_bytes(self) -> int:
-        return sum(world.sent_bytes for world, _ in self._stages.values())
-
-    @property
-    def model(self) -> nn.Sequential:
-        return nn.Sequential(*(layer for name in self._nodes for layer in self._stages[name][1].children()))
-
-    def read(self, quantity: Quantity) -> Vector:  # noqa: ARG002 - as a replica's
-        return Parameters(self.model).read()
-
-    def write(self, quantity: Quantity, values: Vector) -> None:  # noqa: ARG002
-        Parameters(self.model).write(values)
-
-    def test(self) -> float:
-        model = self.model
-        was_training = [layer.training for layer in model]
-        measure = self._tester(model, Parameters(model).read())
-        for layer, training in zip(model, was_training, strict=True):
-            layer.train(training)
-        if math.isfinite(measure):
-            return measure
-        return 0.0 if self._rising else 1e9
-
-
-class IslandNode:
-    """One node's stage, its part in the island's pipeline, and in the exchanges of its ranges.
-
-    Args:
-        world: where it is.
-        layout: who holds what.
-        task: what is learned.
-        parts: whose examples.
-        settings: how islands train.
-        seed: of the run; all islands' models begin alike.
-    """
-
-    def __init__(
-        self, world: World, layout: Layout, task: Task, parts: Parts, settings: IslandSettings, *, seed: int
-    ) -> None:
-        self.world = world
-        self._task = task
-        self._seat = seat = layout.seats[world.name]
-        start, stop = layout.spans[world.name]
-        links = build_chain(task, seed)
-        self.layers = links[start:stop]
-        self.spans: list[SpanReplica] = []
-        optimizers: list[Optimizer] = []
-        for first, last, members in layout.ranges:
-            if world.name not in members:
-                continue
-            held = links[first:last]
-            parameters = list(held.parameters())
-            if not parameters:
-                continue
-            optimizers.append(task.optimizer(parameters))
-            scope = Scoped(world, f"range {first}-{last}")
-            self.spans.append(SpanReplica(scope, members, held, optimizers[-1], self))
-        self.stage = StageModel(
-            self.layers, optimizers, weights=settings.weights, recompute=settings.recompute, slower=settings.slower
-        )
-        self._batches: Batches | None = None
-        if seat.before is None:
-            place = list(layout.islands).index(world.name)
-            self._batches = parts.batches(place, derive(seed, "batches", world.name))
-        self._used = parts.used
-        self._talks: list[Talk] = []
-        self._merged = 0
-        self._tested_at = 0
-        self.pipeline = Pipeline(
-            Scoped(world, f"island {seat.island}"),
-            seat,
-            self.stage,
-            source=self._next if self._batches else None,
-            loss=task.loss if seat.after is None else None,
-            recompute=settings.recompute,
-            before_update=self._before_update,
-            updated=self._updated,
-        )
-        self._assembly: Assembly | None = None
-
-    async def run(self, strategy: Strategy, assembly: Assembly | None = None) -> None:
-        """Trains until cancelled.
-
-        Args:
-            strategy: how islands talk.
-            assembly: the island's whole model, to be tested by its last stage, where somebody can see it.
-        """
-        self._assembly = assembly
-        async with asyncio.TaskGroup() as group:
-            background = Background(group)
-            for span in self.spans:
-                if len(span.members) > 1:
-                    talk = strategy.talk(span)
-                    talk.start(background)
-                    self._talks.append(talk)
-            await self.pipeline.run(background)
-
-    def _next(self) -> Given:
-        assert self._batches is not None
-        batch = self._batches.take()
-        np.add.at(self._used, batch.numpy(), 1)
-        return Given(self._task.train.inputs[batch], self._task.train.targets[batch])
-
-    async def _before_update(self) -> None:
-        await asyncio.gather(*(talk.after_gradient() for talk in self._talks if talk.uses_gradients))
-
-    async def _updated(self, samples: int) -> None:
-        for span in self.spans:
-            span.steps += 1
-            span.work[span.rank] += samples
-        merged = any(await asyncio.gather(*(talk.after_step() for talk in self._talks if not talk.is_idle)))
-        updates, world = self.stage.updates, self.world
-        if self._assembly is None or self._seat.after is not None:
-            return
-        if merged or updates - self._tested_at >= self._task.test_every:
-            self._tested_at = updates
-            world.record(
-                Tested(
-                    at=world.now,
-                    node=world.name,
-                    steps=updates,
-                    measure=self._assembly.test(),
-                    sent_bytes=self._assembly.sent_bytes,
-                )
-            )
 
 
 def build_chain(task: Task, seed: int) -> nn.Sequential:

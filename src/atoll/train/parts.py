@@ -80,6 +80,11 @@ class Parts:
         return Batches(self._shards[place], self._task.batch, seed, pieces=self._pieces)
 
     @property
+    def count(self) -> int:
+        """In how many parts the examples are."""
+        return len(self._shards)
+
+    @property
     def tester(self) -> "Tester":
         return self._tester
 

@@ -29,13 +29,15 @@ from atoll.trace import (
     Trace,
 )
 from atoll.train.checkpoint import TRACE, Identity, forget, latest, read_run, write_run
-from atoll.train.islands import Assembly, IslandNode, Layout, build_chain, lay_out, parse_islands
+from atoll.train.islandnode import Assembly, IslandNode
+from atoll.train.islands import Layout, build_chain, lay_out, parse_islands
 from atoll.train.node import train
 from atoll.train.parts import Parts, data_used
 from atoll.train.task import Task
 from atoll.train.tasks import load_task
 from atoll.train.verdict import Verdict
 from atoll.world import Simulation
+from atoll.world.base import World
 from atoll.world.faults import Fault
 from atoll.world.simworld import SimWorld
 
@@ -204,8 +206,7 @@ class _IslandCourse(_Course):
     """The same where islands hold the model."""
 
     def __init__(self, spec: RunSpec, task: Task, layout: Layout | None) -> None:
-        self._settings = parse_islands(spec.islands)
-        self._layout = layout or lay_out(spec.network, task, self._settings, seed=spec.seed)
+        self._layout = layout or lay_out(spec.network, task, parse_islands(spec.islands), seed=spec.seed)
         super().__init__(spec, task, tuple(self._layout.islands))
 
     def run(self, referee: "_Referee", begin_s: float, until_s: float, nodes: dict[str, Saved]) -> dict[str, Saved]:
@@ -213,23 +214,28 @@ class _IslandCourse(_Course):
         spec, task, layout = self._spec, self._task, self._layout
         simulation = Simulation(spec.network, seed=spec.seed, trace=referee, faults=spec.faults)
         referee.begin(simulation, last=True)
-        whole = {
-            name: Assembly(members, self.parts.tester, rising=task.rising) for name, members in layout.islands.items()
-        }
+        whole: dict[tuple[str, ...], Assembly] = {}
+        size = sum(each.numel() for each in build_chain(task, spec.seed).parameters())
+        begun: list[str] = []
+
+        def seated(world: World, order: tuple[str, ...], layers: nn.Module) -> Assembly:
+            """The whole model of a node's island; of the one that it was in before there is none any more."""
+            for old in [each for each in whole if world.name in each and each != order]:
+                if referee.replicas.get(old[-1]) is whole.pop(old):
+                    del referee.replicas[old[-1]]
+            assembly = whole.setdefault(order, Assembly(order, self.parts.tester, rising=task.rising))
+            assembly.put(world, layers)
+            if assembly.is_whole:
+                referee.replicas[order[-1]] = assembly
+            return assembly
 
         async def program(world: SimWorld) -> None:
-            if not referee.replicas:
-                sizes = sum(each.numel() for each in build_chain(task, spec.seed).parameters())
-                world.record(self.parts.started(spec.strategy, sizes))
+            if not begun:
+                world.record(self.parts.started(spec.strategy, size))
                 world.record(layout.formed())
-                for name, members in layout.islands.items():
-                    referee.replicas[members[-1]] = whole[name]
-            if world.name not in layout.seats:
-                return
-            node = IslandNode(world, layout, task, self.parts, self._settings, seed=spec.seed)
-            assembly = whole[layout.seats[world.name].island]
-            assembly.put(world, node.layers)
-            await node.run(self._strategy, assembly)
+            begun.append(world.name)
+            node = IslandNode(world, layout, task, self.parts, self._strategy, seed=spec.seed, seated=seated)
+            await node.run()
 
         simulation.run(program, limit_s=until_s, begin_s=begin_s)
         return {}
@@ -303,7 +309,7 @@ class _Referee:
         if isinstance(event, Tested):
             self._verdict.tested(event.node, event.measure)
             self._tests += 1
-            if self._tests % (2 * len(self.replicas)) == 0:
+            if self.replicas and self._tests % (2 * len(self.replicas)) == 0:
                 self._test_mean(event.at)
             self._judge(event.at)
 

@@ -22,13 +22,15 @@ class Scoped(World):
     Args:
         world: the node's.
         scope: what the conversation is called, on all nodes that take part.
+        begins: whether all begin it together, whenever this node itself began.
     """
 
-    __slots__ = ("_scope", "_world")
+    __slots__ = ("_begins", "_scope", "_world")
 
-    def __init__(self, world: World, scope: str) -> None:
+    def __init__(self, world: World, scope: str, *, begins: bool = False) -> None:
         self._world = world
         self._scope = scope
+        self._begins = begins
 
     @property
     def name(self) -> str:
@@ -40,7 +42,7 @@ class Scoped(World):
 
     @property
     def is_late(self) -> bool:
-        return self._world.is_late
+        return self._world.is_late and not self._begins
 
     @property
     def random(self) -> random.Random:
