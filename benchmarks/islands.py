@@ -375,7 +375,7 @@ def speedup(arguments: argparse.Namespace) -> None:
             lasts = {island[-1] for island in names}
             done = [event for event in events if isinstance(event, Computed) and event.node in lasts]
             samples.append(len(done) * task.batch / result.ended_s)
-            stale.append(max(event.stale_most for event in events if isinstance(event, StageReported)))
+            stale += [(event.stale_most, event.holds - 1) for event in events if isinstance(event, StageReported)]
         one = one or fmean(samples)
         rows.append(
             [
@@ -383,7 +383,7 @@ def speedup(arguments: argparse.Namespace) -> None:
                 f"{fmean(samples):.1f}",
                 f"{fmean(samples) / one:.2f}",
                 f"{fmean(arrived):.1f}" if math.isfinite(max(arrived)) else "not all arrive",
-                f"{max(stale)} (bound 2)",
+                f"{max(stale)[0]} (bound {max(bound for _, bound in stale)})",
             ]
         )
         print(*rows[-1], sep=" | ", flush=True)

@@ -31,6 +31,7 @@ ORDER = [
     "plan",
     "report",
     "compare",
+    "fuzzislands",
     "fuzz",
     "nodes",
     "cli",

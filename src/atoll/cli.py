@@ -388,15 +388,18 @@ def fuzz(
     strategies: Annotated[
         list[str] | None, typer.Option("--strategy", "-s", help="May be given many times; all kinds if left out.")
     ] = None,
+    *,
+    islands: Annotated[bool, typer.Option("--islands", help="Nodes hold models together, a stage each.")] = False,
 ) -> None:
     """Run strategies under random faults, in simulation, and look whether what must always hold does hold."""
     from rich.progress import Progress
 
     from atoll.fuzz import STRATEGIES, Failure, fuzz, minimise
+    from atoll.fuzzislands import ISLAND_STRATEGIES
     from atoll.strategy import parse_strategy
 
     console = Console()
-    chosen = tuple(strategies or STRATEGIES)
+    chosen = tuple(strategies or (ISLAND_STRATEGIES if islands else STRATEGIES))
     for strategy in chosen:
         parse_strategy(strategy)
     counts: Counter[str] = Counter()
@@ -406,7 +409,7 @@ def fuzz(
     try:
         with (
             Progress(console=console, transient=True) as progress,
-            closing(fuzz(range(first, first + seeds), chosen, jobs=jobs)) as found,
+            closing(fuzz(range(first, first + seeds), chosen, jobs=jobs, islands=islands)) as found,
         ):
             bar = progress.add_task("Fuzzing", total=seeds)
             for each in found:
@@ -429,7 +432,7 @@ def fuzz(
     console.print(f"{told}, {len(failures)} failures. Faults: {injected or 'none'}.", highlight=False)
     for failure in [] if stopped else failures[:3]:
         small = minimise(failure)
-        again = "".join(f" -s {strategy}" for strategy in strategies or ())
+        again = "".join(f" -s {strategy}" for strategy in strategies or ()) + (" --islands" if islands else "")
         console.print(f"\nseed {small.case.seed}, {small.case.strategy}: {small.what}", markup=False, highlight=False)
         console.print(f"{small.case.network}\n{small.case.script}", markup=False, highlight=False)
         console.print(f"Again: atoll fuzz --first {small.case.seed} --seeds 1{again}", markup=False, highlight=False)

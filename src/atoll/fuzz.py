@@ -21,12 +21,13 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Coroutine, Generator, Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
 
 from atoll.exchange import Vector
+from atoll.fuzzislands import check_islands
 from atoll.group import Group
 from atoll.jobs import do_all
 from atoll.network import Network, parse_network
@@ -86,6 +87,8 @@ class Case:
     """As TOML."""
     strategy: str
     faults: tuple[Fault, ...]
+    islands: bool = False
+    """Whether nodes hold a model together."""
 
     @property
     def net(self) -> Network:
@@ -99,7 +102,7 @@ class Case:
     def without(self, number: int) -> "Case":
         """The same with one fault less."""
         left = (*self.faults[:number], *self.faults[number + 1 :])
-        return Case(self.seed, self.network, self.strategy, left)
+        return replace(self, faults=left)
 
 
 @dataclass(frozen=True)
@@ -113,10 +116,10 @@ class Failure:
 # What is drawn ---
 
 
-def draw_case(seed: int, strategies: Iterable[str] = STRATEGIES) -> Case:
+def draw_case(seed: int, strategies: Iterable[str] = STRATEGIES, *, islands: bool = False) -> Case:
     """The case of a seed."""
     draw = stream(seed, "fuzz")
-    count = draw.randint(2, 5)
+    count = draw.randint(4, 7) if islands else draw.randint(2, 5)
     names = [str(place) for place in range(count)]
     step = draw.choice(["0.5", "0.5", "0.2"])
     slow = f'[[node]]\nnames = ["{names[-1]}"]\nstep_s = {float(step) * draw.choice([1, 2, 3]):g}\n'
@@ -128,7 +131,7 @@ def draw_case(seed: int, strategies: Iterable[str] = STRATEGIES) -> Case:
     else:
         text = f'{nodes}[[link]]\namong = "*"\n{link}'
     faults = tuple(_draw_fault(draw, names) for _ in range(draw.randint(0, 5)))
-    return Case(seed, text, draw.choice(list(strategies)), faults)
+    return Case(seed, text, draw.choice(list(strategies)), faults, islands)
 
 
 def _draw_fault(draw: random.Random, names: list[str]) -> Fault:
@@ -242,6 +245,8 @@ class _Witness:
 
 def check(case: Case) -> str | None:
     """Runs a case and says what did not hold, if anything."""
+    if case.islands:
+        return check_islands(case.net, case.seed, case.strategy, case.faults, END_S)
     net, witness = case.net, _Witness()
     strategy = parse_strategy(case.strategy)
     replicas: dict[str, _Drawn] = {}
@@ -418,12 +423,12 @@ def minimise(failure: Failure) -> Failure:
 
 
 def fuzz(
-    seeds: Iterable[int], strategies: tuple[str, ...] = STRATEGIES, *, jobs: int = 1
+    seeds: Iterable[int], strategies: tuple[str, ...] = STRATEGIES, *, jobs: int = 1, islands: bool = False
 ) -> Generator[Failure | Case | None, None, None]:
     """Runs the cases of some seeds, as they get done: those that went well, and what failed.  In between `None`, so
     that progress can be shown.
     """
-    with closing(do_all(check, (draw_case(seed, strategies) for seed in seeds), jobs=jobs)) as cases:
+    with closing(do_all(check, (draw_case(seed, strategies, islands=islands) for seed in seeds), jobs=jobs)) as cases:
         for done in cases:
             if done is None:
                 yield None

@@ -334,6 +334,8 @@ class StageReported(Event):
     stale_mean: float
     """Updates between a batch's forward and backward pass."""
     stale_most: int
+    holds: int
+    """How many batches it may have between the two: it is fewer updates late than that."""
     versions: int
     """Of its weights, that it keeps now."""
     given_up: int

@@ -300,6 +300,7 @@ class Pipeline:
                     updates=model.updates,
                     stale_mean=sum(self._stale) / len(self._stale),
                     stale_most=max(self._stale),
+                    holds=self._seat.holds,
                     versions=model.versions,
                     given_up=self.given_up,
                 )

@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 from atoll.errors import TaskError
 from atoll.exchange import Vector
 from atoll.group import Group, Summary, View
-from atoll.island import Given, Pipeline, Plan, StageModel, reform
+from atoll.island import Given, Pipeline, Plan, Seat, StageModel, reform
 from atoll.saved import Saved
 from atoll.seeds import derive
 from atoll.strategy import Quantity, Strategy, Work
@@ -360,6 +360,19 @@ class IslandNode:
                     await self._follow(self._settlement)
                 await self._changed.wait()
 
+    @property
+    def standing(self) -> Standing:
+        """Where it stands now."""
+        held = sorted({*self._layers, *self._before})
+        if self._settlement is None:
+            return Standing(held=tuple(held))
+        return self._settlement.standing(self.world.name, held)
+
+    @property
+    def seats(self) -> dict[str, Seat]:
+        """Everybody's, as far as this node knows."""
+        return self._settlement.layout.seats if self._settlement else {}
+
     # What all agree on ---
 
     def results(self) -> Summary:
@@ -369,10 +382,7 @@ class IslandNode:
         return True
 
     def summary(self) -> Summary:
-        held = sorted({*self._layers, *self._before})
-        if self._settlement is None:
-            return Standing(held=tuple(held)).summary()
-        return self._settlement.standing(self.world.name, held).summary()
+        return self.standing.summary()
 
     def installed(self, view: View, summaries: dict[str, Summary]) -> None:
         standings = {name: Standing.read(summaries[name]) for name in view.members}
