@@ -40,7 +40,7 @@ def test_runs_everything_and_keeps_the_traces(tmp_path: Path) -> None:
         ({"task": "mnist"}, TaskError),
         ({"islands": "0+9"}, TaskError),
         ({"islands": "auto:memory=1kB"}, TaskError),
-        ({"islands": "auto", "world": "emulate"}, EmulationError),
+        ({"islands": "auto", "script": ("train.py",), "world": "emulate"}, EmulationError),
         ({"islands": "auto", "checkpoints": Path("here")}, EmulationError),
     ],
 )

@@ -127,10 +127,9 @@ class Plan:
         for strategy in self.strategies:
             if strategy or not self.script:
                 parse_strategy(strategy)
-        if self.islands and (self.world != "sim" or self.script or self.checkpoints):
+        if self.islands and (self.script or self.checkpoints):
             raise EmulationError(
-                "islands are of tasks, simulated, and not saved so far: leave out --islands, or --world, --checkpoint"
-                " and the script"
+                "islands are of tasks, and are not saved so far: leave out --islands, or --checkpoint and the script"
             )
         if self.script:
             self._check_script()

@@ -321,6 +321,11 @@ class IslandsFormed(Event):
     samples_a_second: float
     """As predicted, of all islands together."""
 
+    @property
+    def lasts(self) -> set[str]:
+        """The nodes of last stages, which test."""
+        return {island.rsplit(", ", 1)[-1].split()[0] for island in self.islands}
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageReported(Event):

@@ -26,6 +26,8 @@ FORWARD, BACKWARD, RECOMPUTE = 1.0, 2.0, 1.0
 """What each takes, in forward passes."""
 MOST_MORE = 12
 """How many batches more than one a stage are let in, at most."""
+QUEUE = 1.5
+"""What comes over a link finds its stage at work on something else: how much longer than on the way it is away."""
 WORTH = 0.995
 """One more is let in where that makes a batch take less than this much of the time."""
 
@@ -144,7 +146,7 @@ class Cut:
     def _round_s(self) -> float:
         found = way = 0.0
         for stage in reversed(self.stages):
-            way += stage.compute_s + 2 * (stage.send_s + stage.latency_s)
+            way += stage.compute_s + QUEUE * 2 * (stage.send_s + stage.latency_s)
             found = max(found, way / stage.holds)
         return found
 

@@ -1,7 +1,9 @@
 """A node's part in its island: batches come from the stage before and go on to the next, gradients the other way.
 
 No stage waits for another one.  Each does what there is to do: a backward pass if a gradient is there, else a forward
-pass if a batch is there and it holds fewer than it may; and after every backward pass it updates its weights.
+pass if a batch is there and it holds fewer than it may; and after every backward pass it updates its weights.  After a
+backward pass it is a forward pass's turn, if there is one to do: else batches would come in bunches, and between two
+bunches there would be nothing to do.
 
 A batch has a number and carries its targets, so that nothing is mixed up whatever the network does: what comes twice,
 or for a batch that was given up, is dropped; a batch that does not come back in time is given up, and costs nothing but
@@ -29,7 +31,7 @@ from atoll.trace import StageReported
 from atoll.world.base import Lane, Message, Spawn, World
 from atoll.world.hearing import hear
 
-__all__ = ["Given", "Pipeline", "Seat", "Source"]
+__all__ = ["Given", "Pipeline", "Seat", "Source", "read_tensors"]
 
 PATIENCE_S = 5.0
 PATIENCE = 10.0
@@ -150,19 +152,24 @@ class Pipeline:
             spawn(hear(self._world, "forward", self._hear_forward))
         if self._seat.after:
             spawn(hear(self._world, "backward", self._hear_backward))
+        turn = False  # whether it is a forward pass's turn
         while updates is None or self._model.updates < updates:
-            if self._gradients:
-                await self._backward(*self._gradients.popleft())
-            elif len(self._model.held) < self._seat.holds and (batch := self._take()):
+            batch = None
+            if (turn or not self._gradients) and len(self._model.held) < self._seat.holds:
+                batch = self._take()
+            if batch:
                 await self._forward(batch)
+            elif self._gradients:
+                await self._backward(*self._gradients.popleft())
             else:
                 await self._rest()
+            turn = not batch
 
     # What comes ---
 
     def _hear_forward(self, message: Message) -> None:
         number, whole = _FORWARD.unpack(message.head)
-        found = _tensors(message)
+        found = read_tensors(message)
         if message.sender != self._seat.before or not self._is_new(number):
             return
         inputs, device = found["x"], self._model.device
@@ -181,7 +188,7 @@ class Pipeline:
 
     def _hear_backward(self, message: Message) -> None:
         number, loss = _BACKWARD.unpack(message.head)
-        gradient = _tensors(message)["g"].float().to(self._model.device)
+        gradient = read_tensors(message)["g"].float().to(self._model.device)
         if message.sender != self._seat.after or number not in self._samples:
             return  # given up, or here twice
         if number in (each for each, _ in self._gradients):
@@ -319,7 +326,7 @@ class Pipeline:
         return self._spawn(self._world.peer(name).send(channel, head, body, lane=Lane.BULK))
 
 
-def _tensors(message: Message) -> dict[str, Tensor]:
+def read_tensors(message: Message) -> dict[str, Tensor]:
     """What a message brings: numbers alone, no code can come with them."""
     try:
         return safetensors.torch.load(bytes(message.body))

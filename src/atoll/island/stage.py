@@ -238,6 +238,15 @@ class StageModel:
         self.staleness = 0
         return float(value.detach()), inputs.grad
 
+    def evaluate(self, inputs: Tensor) -> Tensor:
+        """What inputs come to, as the model is: nothing is kept, and nothing is dropped out."""
+        was_training = self.layers.training
+        self.layers.eval()
+        with torch.inference_mode():
+            outputs: Tensor = self.layers(inputs)
+        self.layers.train(was_training)
+        return outputs
+
     def update(self) -> None:
         """The optimisers' step, with the gradients that are there."""
         if self._version.users and self._weights == "stash":

@@ -139,7 +139,7 @@ def _arrivals(events: list[Event], training: TrainingStarted, nodes: int | None)
     lasts: set[str] = set()
     for event in events:
         if isinstance(event, IslandsFormed):
-            lasts = {island.rsplit(", ", 1)[-1].split()[0] for island in event.islands}
+            lasts = event.lasts
             there = {name: arrived for name, arrived in there.items() if name in lasts}
         if isinstance(event, FaultChanged) and event.fault.startswith("crash"):
             gone = gone.union(event.nodes) if event.on else gone.difference(event.nodes)

@@ -14,6 +14,7 @@ from atoll.trace import (
     Event,
     Exchanged,
     FaultChanged,
+    IslandsFormed,
     ReachChanged,
     RunEnded,
     Tested,
@@ -35,7 +36,17 @@ __all__ = ["emulate_all", "is_valid", "run_emulated"]
 
 LOOK_EVERY_S = 0.2
 NODE_TRACES = "node.*.jsonl"
-FOLLOWED = (Computed, Exchanged, FaultChanged, ReachChanged, Tested, TrainingStarted, Waited, WayMeasured)
+FOLLOWED = (
+    Computed,
+    Exchanged,
+    FaultChanged,
+    IslandsFormed,
+    ReachChanged,
+    Tested,
+    TrainingStarted,
+    Waited,
+    WayMeasured,
+)
 LATE_SHARE, CPU_SHARE = 0.05, 0.8
 """A switch that delivers more of its packets late, or is busier, is not to be believed."""
 
@@ -87,7 +98,7 @@ def run_emulated(spec: RunSpec, trace_path: Path) -> Generator[None, None, None]
                 for event in sorted(news, key=lambda event: event.at):
                     if isinstance(event, TrainingStarted):
                         verdict = Verdict(event.reached, stops=spec.stops)
-                    _follow(event, verdict, live)
+                    _follow(event, verdict, live, in_islands=bool(spec.islands))
                     progress.record(event)
                 progress.flush()
                 if not reason and verdict.is_over(running.now, live):
@@ -107,13 +118,16 @@ def run_emulated(spec: RunSpec, trace_path: Path) -> Generator[None, None, None]
             shutil.rmtree(nodes)
 
 
-def _follow(event: Event, verdict: Verdict, live: set[str]) -> None:
+def _follow(event: Event, verdict: Verdict, live: set[str], *, in_islands: bool) -> None:
     if isinstance(event, Tested):
         verdict.tested(event.node, event.measure)
+    elif isinstance(event, IslandsFormed):  # an island counts as a node, by its last stage
+        live.clear()
+        live.update(event.lasts)
     elif isinstance(event, FaultChanged) and event.fault.startswith("crash"):
         for name in event.nodes:
             verdict.begins_anew(name)
-        live.difference_update(event.nodes) if event.on else live.update(event.nodes)
+        live.difference_update(event.nodes) if event.on or in_islands else live.update(event.nodes)
 
 
 def _has_trained(nodes: Path) -> bool:

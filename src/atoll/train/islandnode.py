@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 from atoll.errors import TaskError
 from atoll.exchange import Vector
 from atoll.group import Group, Summary, View
-from atoll.island import Given, Pipeline, Plan, Seat, StageModel, reform
+from atoll.island import Given, Pipeline, Plan, Prober, Seat, StageModel, reform
 from atoll.saved import Saved
 from atoll.seeds import derive
 from atoll.strategy import Quantity, Strategy, Work
@@ -101,6 +101,7 @@ class Settlement:
     """Of pipelines, by the island's name."""
     shards: dict[str, int]
     ranges: dict[RangeKey, tuple[str, tuple[str, ...]]]
+    """What exchanges are called, and who takes part: the owners of a range, or they and others who once were."""
     standings: dict[str, Standing]
     """Where everybody stood before."""
 
@@ -116,7 +117,7 @@ class Settlement:
             scope=self.scopes[seat.island] if seat else "",
             shard=self.shards[seat.island] if seat else -1,
             held=tuple(held),
-            ranges={key: found for key, found in self.ranges.items() if name in found[1]},
+            ranges={(start, stop): self.ranges[start, stop] for start, stop, who in self.layout.ranges if name in who},
         )
 
     def sources(self, name: str, layer: int) -> list[str]:
@@ -335,6 +336,7 @@ class IslandNode:
         self._batches: Batches | None = None
         self._assembly: Assembly | None = None
         self._tested_at = 0
+        self._probing: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
         self._requests = 0
         self.stage: StageModel | None = None
@@ -513,6 +515,15 @@ class IslandNode:
         self._assembly = self._seated(world, standing.order, held)
         self._refresh_exchanges()
         self._work = Background(self._group)
+        self._prober = Prober(
+            Scoped(world, standing.scope),
+            seat,
+            self.stage,
+            inputs=task.test.inputs,
+            measure=task.measured,
+            tested=self._record_test,
+        )
+        self._prober.start(self._work)
         self._work(self.pipeline.run(self._work))
 
     # Exchanges ---
@@ -572,20 +583,38 @@ class IslandNode:
             each.replica.work[each.replica.rank] += samples
         talks = [each.talk for each in self._exchanges.values()]
         merged = any(await asyncio.gather(*(talk.after_step() for talk in talks if not talk.is_idle)))
-        updates, world, assembly = self.stage.updates, self.world, self._assembly
-        if assembly is None or assembly.nodes[-1] != world.name or not assembly.is_whole:
+        if merged or self.stage.updates - self._tested_at >= self._task.test_every:
+            self._test()
+
+    def _test(self) -> None:
+        """Where somebody sees the whole model, its last stage tests it; else test examples go through the stages."""
+        assert self.stage is not None
+        assert self._work is not None
+        assembly, standing = self._assembly, self.standing
+        if assembly is None and standing.order[0] == self.world.name:
+            if self.stage.updates - self._tested_at >= self._task.test_every and (
+                self._probing is None or self._probing.done()
+            ):
+                self._tested_at = self.stage.updates
+                self._probing = self._work(self._prober.begin())
+        elif assembly is not None and assembly.nodes[-1] == self.world.name and assembly.is_whole:
+            self._tested_at = self.stage.updates
+            self._record_test(assembly.test(), assembly.sent_bytes)
+
+    def _record_test(self, measure: float, sent_bytes: int | None = None) -> None:
+        if self.stage is None:
             return
-        if merged or updates - self._tested_at >= self._task.test_every:
-            self._tested_at = updates
-            world.record(
-                Tested(
-                    at=world.now,
-                    node=world.name,
-                    steps=updates,
-                    measure=assembly.test(),
-                    sent_bytes=assembly.sent_bytes,
-                )
+        if not math.isfinite(measure):
+            measure = 0.0 if self._task.rising else 1e9
+        self.world.record(
+            Tested(
+                at=self.world.now,
+                node=self.world.name,
+                steps=self.stage.updates,
+                measure=measure,
+                sent_bytes=self.world.sent_bytes if sent_bytes is None else sent_bytes,
             )
+        )
 
 
 # Layers on their way ---

@@ -9,7 +9,9 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.optim import Optimizer
@@ -140,6 +142,13 @@ class Survey:
     pairs: Pairs
     terms: Terms
 
+    def facts(self) -> dict[str, Any]:
+        """What is known of machines and of what lies between them, in words that JSON has."""
+        return {
+            "machines": [[each.flops_a_second, each.memory_bytes, each.name] for each in self.machines],
+            "pairs": [self.pairs.latency_s.tolist(), self.pairs.bytes_a_second.tolist(), self.pairs.there.tolist()],
+        }
+
     def scaled(self, memory_bytes: float) -> "Survey":
         """The same for a model whose weights, gradients and optimiser take this much: parameters alone grow."""
         state = (2 + self.terms.optimizer) * sum(layer.parameter_bytes for layer in self.layers)
@@ -172,8 +181,10 @@ class Survey:
         return Plan(tuple(found), idle, samples, 0.0, "named by the user")
 
 
-def survey_task(network: Network, task: Task, settings: IslandSettings) -> tuple[nn.Sequential, Survey]:
-    """A task's model as a chain, with what it costs on a network's nodes."""
+def survey_task(
+    network: Network | dict[str, Any], task: Task, settings: IslandSettings
+) -> tuple[nn.Sequential, Survey]:
+    """A task's model as a chain, with what it costs on a network's nodes, or on those that `Survey.facts` tells of."""
     example = task.train.inputs[: task.batch]
     model = (task.chain or task.model)().to(example.device)
     links = chain(model, example)
@@ -185,7 +196,11 @@ def survey_task(network: Network, task: Task, settings: IslandSettings) -> tuple
         stash=settings.weights != "current",
         target_bytes=task.train.targets[:1].nbytes,
     )
-    machines, pairs = survey(network, layers, batch=task.batch, memory_bytes=settings.memory)
+    if isinstance(network, Network):
+        machines, pairs = survey(network, layers, batch=task.batch, memory_bytes=settings.memory)
+    else:
+        machines = tuple(Machine(*each) for each in network["machines"])
+        pairs = Pairs(*(np.array(each) for each in network["pairs"]))
     return links, Survey(layers, machines, pairs, terms)
 
 
@@ -246,7 +261,7 @@ class Layout:
         return IslandsFormed(at=0.0, islands=tuple(told), samples_a_second=self.plan.samples_a_second)
 
 
-def lay_out(network: Network, task: Task, settings: IslandSettings, *, seed: int = 0) -> Layout:
+def lay_out(network: Network | dict[str, Any], task: Task, settings: IslandSettings, *, seed: int = 0) -> Layout:
     """Who holds what: as the user has said, or the best that there is."""
     _, survey = survey_task(network, task, settings)
     plan = survey.plan_of(settings.islands) if settings.islands else survey.plans(seed=seed)[0]

@@ -11,6 +11,8 @@ import torch
 
 from atoll.strategy import parse_strategy
 from atoll.trace import FinalTested
+from atoll.train.islandnode import IslandNode
+from atoll.train.islands import build_chain, lay_out, parse_islands
 from atoll.train.node import train
 from atoll.train.parts import Parts
 from atoll.train.replica import TrainedReplica
@@ -37,7 +39,19 @@ def settings_for(spec: RunSpec, folder: Path) -> dict[str, Any]:
         "faults": "\n".join(fault.as_toml() for fault in spec.faults),
         "folder": str(folder),
         "arguments": list(spec.script[1:]),
+        "islands": _islands(spec),
     }
+
+
+def _islands(spec: RunSpec) -> dict[str, Any]:
+    """Who holds what, and what is known of nodes and links, to plan anew by."""
+    if not spec.islands:
+        return {}
+    settings = parse_islands(spec.islands)
+    layout = lay_out(spec.network, load_task(spec.task, spec.data), settings, seed=spec.seed)
+    who = "/".join("+".join(order) for order in layout.islands.values())
+    _, _, rest = spec.islands.partition(":")
+    return {"islands": f"{who}:{rest}", "facts": layout.survey.facts()}
 
 
 def node(world: LiveWorld, settings: dict[str, Any]) -> Coroutine[Any, Any, None]:
@@ -47,10 +61,29 @@ def node(world: LiveWorld, settings: dict[str, Any]) -> Coroutine[Any, Any, None
     task = load_task(settings["task"], Path(settings["data"]) if settings["data"] else None)
     task = task.to(check_device(settings["device"]))
     faults = parse_faults(settings["faults"], members)
-    parts = Parts(task, members, shards=settings["shards"], seed=settings["seed"], role=settings["role"], faults=faults)
     world.slowness = slowness(world.name, faults)
+    if settings["islands"]:
+        return _hold(world, task, settings)
+    parts = Parts(task, members, shards=settings["shards"], seed=settings["seed"], role=settings["role"], faults=faults)
     replica = parts.replica(world)
     return _train(world, replica, task, parts, settings)
+
+
+async def _hold(world: LiveWorld, task: Task, settings: dict[str, Any]) -> None:
+    """The same where islands hold the model."""
+    chosen = parse_islands(settings["islands"]["islands"])
+    layout = await world.aside(lambda: lay_out(settings["islands"]["facts"], task, chosen))
+    parts = Parts(task, tuple(layout.islands), shards=settings["shards"], seed=settings["seed"])
+    node = IslandNode(world, layout, task, parts, parse_strategy(settings["strategy"]), seed=settings["seed"])
+    if world.name == settings["members"][0] and not world.is_late:
+        size = sum(each.numel() for each in build_chain(task, settings["seed"]).parameters())
+        world.record(parts.started(settings["strategy"], size))
+        world.record(layout.formed())
+    try:
+        await node.run()
+    except asyncio.CancelledError:
+        np.save(Path(settings["folder"]) / f"used.{world.name}.npy", parts.used)
+        raise
 
 
 async def _train(world: LiveWorld, replica: TrainedReplica, task: Task, parts: Parts, settings: dict[str, Any]) -> None:

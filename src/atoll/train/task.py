@@ -82,6 +82,10 @@ class Task:
     def reached(self, measure: float) -> bool:
         return measure >= self.target if self.rising else measure <= self.target
 
+    def measured(self, outputs: Tensor, rows: slice) -> float:
+        """The sum of what is measured of outputs for some of the test examples."""
+        return float(self.measure(outputs, self.test.targets[rows]).double().sum())
+
     def test_model(self, model: nn.Module) -> float:
         """The mean measure on the test examples, or on the quick ones where those say that the target is far away."""
         count = len(self.test)
