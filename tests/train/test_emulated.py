@@ -7,7 +7,18 @@ import pytest
 
 from atoll.network import parse_network
 from atoll.report.results import read_folder, read_result
-from atoll.trace import DataUsed, Emulated, Exchanged, FaultChanged, Joined, Trace, read_trace
+from atoll.trace import (
+    Computed,
+    DataUsed,
+    Emulated,
+    Exchanged,
+    FaultChanged,
+    IslandsFormed,
+    Joined,
+    Tested,
+    Trace,
+    read_trace,
+)
 from atoll.train import RunSpec, simulate
 from atoll.train.emulated import run_emulated
 from atoll.world.faults import parse_faults
@@ -59,6 +70,35 @@ def test_a_node_is_killed_and_comes_back(tmp_path: Path) -> None:
     assert late == {"0", "1", "2"}
     survivors = sorted(event.at for event in events if isinstance(event, Exchanged) and event.node == "0")
     assert max(after - before for before, after in itertools.pairwise(survivors)) < 3
+
+
+def test_islands_lose_a_node_and_go_on(tmp_path: Path) -> None:
+    """Islands 0+1 and 2: node 1 is killed, and node 0 holds the whole model until it is back."""
+    faults = parse_faults(CRASH.replace("'2'", "'1'").replace("until = 4", "until = 8"), NETWORK.node_names)
+    spec = RunSpec(
+        network=NETWORK,
+        task="digits",
+        strategy="allreduce:every=4,overlap",
+        limit_s=14.0,
+        faults=faults,
+        stops=False,
+        islands="0+1/2",
+    )
+    path = tmp_path / "islands.jsonl"
+    with where_it_is_allowed():
+        for _ in run_emulated(spec, path):
+            pass
+    events = list(read_trace(path))
+    formed = [event.islands for event in events if isinstance(event, IslandsFormed)]
+    assert formed[0] == ("0 0-1, 1 1-3", "2 0-3")
+    assert ("0 0-3", "2 0-3") in formed, "without node 1"
+    assert "1" in " ".join(formed[-1]).replace(",", " ").split(), "with it again"
+    last = {event.node: event.at for event in events if isinstance(event, Computed)}
+    assert min(last.values()) > 12, "all are at work at the end"
+    assert any(isinstance(event, Exchanged) and event.at > 10 for event in events)
+    assert max(event.measure for event in events if isinstance(event, Tested)) > 0.6
+    away = [event for event in events if isinstance(event, Computed) and event.node == "2" and event.at > 1]
+    assert max(after.since - before.at for before, after in itertools.pairwise(away)) < 2
 
 
 def test_a_switch_that_was_late_is_told(tmp_path: Path) -> None:
