@@ -3,6 +3,7 @@
     python -m benchmarks.islands planner               # against all plans, equal cuts, and Ravnest's rule
     python -m benchmarks.islands large                 # 64 nodes
     python -m benchmarks.islands pipeline              # four uneven nodes: without waiting, and synchronously
+    python -m benchmarks.islands schedules             # the same stages under torch's synchronous schedules
     python -m benchmarks.islands speedup               # 1, 2, 4 and 8 islands
     python -m benchmarks.islands nine --data FOLDER    # a transformer that no node can hold, on `nine`
 
@@ -23,6 +24,7 @@ from statistics import fmean, median
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.distributed.pipelining.schedules import _get_1f1b_rank_ops
 from torch.optim import SGD
 
 from atoll.errors import TaskError
@@ -344,6 +346,56 @@ def pipeline(arguments: argparse.Namespace) -> None:
     put(DOCUMENT, "pipeline", markdown(heads, rows))
 
 
+def schedules(_: argparse.Namespace) -> None:
+    """Synchronous schedules of torch.distributed.pipelining on the same four stages: what their tables of operations
+    take if every operation starts as soon as its rank and what it needs are ready, for ever, batch after batch.
+    """
+    rows = []
+    without = 64 / stage_seconds()  # every stage busy all the time
+    for pieces in (4, 8, 16, 32):
+        found = {name: 64 / table_seconds(pieces, zero_bubble=flag) for name, flag in (("1F1B", False), ("ZB", True))}
+        rows.append([f"{pieces}", *(f"{each:.1f} ({each / without:.0%} busy)" for each in found.values())])
+        print(*rows[-1], sep=" | ", flush=True)
+    put(DOCUMENT, "schedules", markdown(["pieces", "1F1B, samples a second", "zero-bubble (ZB-H1)"], rows))
+
+
+def stage_seconds() -> float:
+    """What each of the four stages takes for a batch of 64: an eighth of the blocks at speed 1."""
+    return 4.0 / 8
+
+
+def table_seconds(pieces: int, *, zero_bubble: bool, latency_s: float = 0.02, ranks: int = 4) -> float:
+    """Seconds a batch, by torch's own tables."""
+    tables = []
+    for rank in range(ranks):
+        warm = min(pieces, ranks - rank)
+        table = _get_1f1b_rank_ops(  # type: ignore[no-untyped-call]
+            1, ranks, warm, pieces - warm, warm, rank, lambda _, rank=rank: rank, lambda _, rank=rank: rank,
+            num_1f1b_microbatches=rank, enable_zero_bubble=zero_bubble,
+        )  # fmt: skip
+        tables.append([each for each in table if each is not None])
+    forward = stage_seconds() / pieces / 3
+    takes = {"FORWARD": forward, "FULL_BACKWARD": 2 * forward, "BACKWARD_INPUT": forward, "BACKWARD_WEIGHT": forward}
+    done: dict[tuple[str, int, int], float] = {}
+    clocks, places = [0.0] * ranks, [0] * ranks
+    while any(places[rank] < len(tables[rank]) for rank in range(ranks)):
+        for rank in range(ranks):
+            if places[rank] == len(tables[rank]):
+                continue
+            action = tables[rank][places[rank]]
+            kind, piece = action.computation_type.name, action.microbatch_index
+            needs: list[tuple[str, int, int]] = []
+            if kind == "FORWARD" and rank:
+                needs = [("FORWARD", rank - 1, piece)]
+            elif kind in {"FULL_BACKWARD", "BACKWARD_INPUT"} and rank < ranks - 1:
+                needs = [(kind, rank + 1, piece)]
+            if all(need in done for need in needs):
+                ready = max([clocks[rank], *(done[need] + latency_s for need in needs)])
+                clocks[rank] = done[kind, rank, piece] = ready + takes[kind]
+                places[rank] += 1
+    return max(clocks)
+
+
 def speedup(arguments: argparse.Namespace) -> None:
     """Islands of three nodes, more and more of them."""
     rows = []
@@ -450,6 +502,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], None]] = {
     "against": against,
     "large": large,
     "pipeline": pipeline,
+    "schedules": schedules,
     "speedup": speedup,
     "nine": nine,
 }

@@ -12,7 +12,7 @@ import torch
 from atoll.strategy import parse_strategy
 from atoll.trace import FinalTested
 from atoll.train.islandnode import IslandNode
-from atoll.train.islands import build_chain, lay_out, parse_islands
+from atoll.train.islands import Layout, build_chain, lay_out, parse_islands
 from atoll.train.node import train
 from atoll.train.parts import Parts
 from atoll.train.replica import TrainedReplica
@@ -63,16 +63,15 @@ def node(world: LiveWorld, settings: dict[str, Any]) -> Coroutine[Any, Any, None
     faults = parse_faults(settings["faults"], members)
     world.slowness = slowness(world.name, faults)
     if settings["islands"]:
-        return _hold(world, task, settings)
+        chosen = parse_islands(settings["islands"]["islands"])
+        return _hold(world, lay_out(settings["islands"]["facts"], task, chosen), task, settings)
     parts = Parts(task, members, shards=settings["shards"], seed=settings["seed"], role=settings["role"], faults=faults)
     replica = parts.replica(world)
     return _train(world, replica, task, parts, settings)
 
 
-async def _hold(world: LiveWorld, task: Task, settings: dict[str, Any]) -> None:
+async def _hold(world: LiveWorld, layout: Layout, task: Task, settings: dict[str, Any]) -> None:
     """The same where islands hold the model."""
-    chosen = parse_islands(settings["islands"]["islands"])
-    layout = await world.aside(lambda: lay_out(settings["islands"]["facts"], task, chosen))
     parts = Parts(task, tuple(layout.islands), shards=settings["shards"], seed=settings["seed"])
     node = IslandNode(world, layout, task, parts, parse_strategy(settings["strategy"]), seed=settings["seed"])
     if world.name == settings["members"][0] and not world.is_late:
