@@ -5,6 +5,7 @@
     python -m benchmarks.islands pipeline              # four uneven nodes: without waiting, and synchronously
     python -m benchmarks.islands schedules             # the same stages under torch's synchronous schedules
     python -m benchmarks.islands speedup               # 1, 2, 4 and 8 islands
+    python -m benchmarks.islands kills                 # each node of `nine` in turn; with --emulate for real
     python -m benchmarks.islands nine --data FOLDER    # a transformer that no node can hold, on `nine`
 
 Simulated; minutes each, `nine` half an hour on two cores.
@@ -43,10 +44,12 @@ from atoll.island import (
 )
 from atoll.network import Network, load_network, parse_network
 from atoll.report.results import read_result
-from atoll.trace import Computed, Event, StageReported, read_trace
+from atoll.trace import Computed, Event, IslandsFormed, StageReported, Tested, read_trace
 from atoll.train import Examples, RunSpec, Task, simulate
+from atoll.train.emulated import run_emulated
 from atoll.train.islands import Layout, Survey, parse_islands, survey_task
 from atoll.train.tasks.text import char_chain, text
+from atoll.world.faults import parse_faults
 from benchmarks.common import RESULTS, markdown, put
 
 DOCUMENT = RESULTS / "islands.md"
@@ -443,6 +446,68 @@ def speedup(arguments: argparse.Namespace) -> None:
     put(DOCUMENT, "speedup", markdown(heads, rows))
 
 
+def kills(arguments: argparse.Namespace) -> None:
+    """Each node of `nine` in turn is killed for good at 20 s; in emulation those that are named."""
+    network = load_network("nine")
+    rows = []
+    for node in arguments.nodes or network.node_names:
+        fault = f'[[fault]]\nkind = "crash"\nnodes = ["{node}"]\nat = 20.0\n'
+        spec = RunSpec(
+            network=network,
+            task="benchmarks.islands:blocks",
+            strategy="allreduce:every=4,overlap",
+            shards="iid",
+            islands="A1+A2+A3/B1+B2+B3/C1+C2+C3:memory=170kB",
+            limit_s=60.0,
+            stops=False,
+            faults=parse_faults(fault, network.node_names),
+        )
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "t.jsonl"
+            if arguments.emulate:
+                for _ in run_emulated(spec, path):
+                    pass
+            else:
+                simulate(spec, path)
+            events = list(read_trace(path))
+        idle: dict[str, float] = {}
+        last: dict[str, float] = {}
+        for event in events:
+            if isinstance(event, Computed):
+                if event.node in last and event.since > 15:
+                    idle[event.node] = max(idle.get(event.node, 0.0), event.since - last[event.node])
+                last[event.node] = event.at
+        formed = [event for event in events if isinstance(event, IslandsFormed)]
+        after = next(event for event in formed if event.at > 20)
+        same = [name for name in network.node_names if name[0] != node[0]]
+        kept = [name for name in same if any(name in each and each in formed[0].islands for each in after.islands)]
+        rest = [name for name in network.node_names if name not in kept and name != node]
+        measures = [event.measure for event in events if isinstance(event, Tested)]
+        rows.append(
+            [
+                node,
+                f"{max(idle[name] for name in kept):.2f} s",
+                f"{max(idle[name] for name in rest):.2f} s",
+                "; ".join(after.islands),
+                f"{max(measures[-3:]):.3f}",
+            ]
+        )
+        print(*rows[-1], sep=" | ", flush=True)
+    heads = [
+        "killed",
+        "longest idle, islands that stay",
+        "of the broken one, and who is joined with it",
+        "islands after",
+        "accuracy at 60 s",
+    ]
+    put(DOCUMENT, f"kills {'emulated' if arguments.emulate else 'simulated'}", markdown(heads, rows))
+
+
+def blocks() -> Task:
+    """Eight equal blocks, as a task that processes can load by name."""
+    return small_task([64] * 8)
+
+
 # A transformer on `nine` ---
 
 
@@ -504,6 +569,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], None]] = {
     "pipeline": pipeline,
     "schedules": schedules,
     "speedup": speedup,
+    "kills": kills,
     "nine": nine,
 }
 
@@ -518,6 +584,8 @@ def main() -> None:
     options.add_argument("--data", type=Path)
     options.add_argument("--blocks", type=int, default=4)
     options.add_argument("--memory", default="40MB")
+    options.add_argument("--emulate", action="store_true")
+    options.add_argument("--nodes", nargs="+")
     options.add_argument("--every", type=int, nargs="+", default=[4, 8])
     options.add_argument("--pieces", type=int, nargs="+", default=[4, 8])
     arguments = options.parse_args()

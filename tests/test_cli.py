@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from atoll.cli import app
+from atoll.cli import app, main
 from tests.interrupt import interrupt
 
 ATOLL = Path(sys.executable).with_name("atoll")
@@ -84,7 +84,7 @@ def test_compare_report_and_json(tmp_path: Path) -> None:
         "-s",
         "none",
         "--seeds",
-        "2",
+        "1",
         "--limit",
         "90",
         "--json",
@@ -104,14 +104,14 @@ def test_compare_report_and_json(tmp_path: Path) -> None:
 
 
 def test_run_shows_one(tmp_path: Path) -> None:
-    shown = atoll("run", "perfect:2", "--strategy", "allreduce", "--seed", "3", folder=tmp_path)
+    shown = atoll("run", "perfect:2", "--strategy", "allreduce", "--seed", "3", "--limit", "20", folder=tmp_path)
     assert shown.returncode == 0, shown.stderr
     assert "allreduce" in shown.stdout
 
 
 def test_strategies() -> None:
-    assert "gossip" in atoll("strategies").stdout
-    assert "pushsum" in atoll("strategies", "gossip").stdout
+    assert "gossip" in CliRunner().invoke(app, ["strategies"]).output
+    assert "pushsum" in CliRunner().invoke(app, ["strategies", "gossip"]).output
 
 
 @pytest.mark.parametrize(
@@ -133,12 +133,28 @@ def test_strategies() -> None:
         (["bogus"], "atoll: No such command 'bogus'."),
     ],
 )
-def test_mistakes_before_anything_runs(tmp_path: Path, arguments: list[str], message: str) -> None:
-    refused = atoll(*arguments, folder=tmp_path)
-    assert refused.returncode == 2
-    assert refused.stderr.startswith(message)
-    assert refused.stderr.count("\n") == 1
+def test_mistakes_before_anything_runs(
+    tmp_path: Path,
+    arguments: list[str],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["atoll", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    told = capsys.readouterr().err
+    assert told.startswith(message)
+    assert told.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_mistake_ends_the_command(tmp_path: Path) -> None:
+    refused = atoll("bogus", folder=tmp_path)
+    assert refused.returncode == 2
+    assert refused.stderr == "atoll: No such command 'bogus'.\n"
 
 
 def test_interrupting_keeps_what_is_finished(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from torch.optim import SGD
 
 from atoll.island import Given, Pipeline, Seat, StageModel
 from atoll.network import Network, parse_network
-from atoll.trace import Computed, Event, Trace, read_trace
+from atoll.trace import Computed, Event, StageReported, Trace, read_trace
 from atoll.train.node import Background
 from atoll.world import Simulation
 from atoll.world.faults import parse_faults
@@ -122,6 +122,35 @@ def test_pieces_of_a_batch_come_to_the_same(tmp_path: Path) -> None:
     for one, other in zip(model.parameters(), alone(12).parameters(), strict=True):
         torch.testing.assert_close(one, other)
     assert sum(isinstance(event, Computed) for event in events) == 12 * 4 * 5, "the last stage does both at once"
+
+
+def test_batches_in_pieces_are_one_update_late_at_most(tmp_path: Path) -> None:
+    places = [replace(seat, pieces=4) for seat in seats((3, 2, 1))]
+    _, _, events = train(tmp_path / "t.jsonl", places, None, limit_s=61.0)
+    reported = [event for event in events if isinstance(event, StageReported)]
+    assert {event.stale_most for event in reported if event.stage < 2} == {1}
+    busy = [event.at - event.since for event in events if isinstance(event, Computed) and event.node == "1"]
+    assert sum(busy) > 0.85 * 60, "pieces are short, and links take time"
+    one = [replace(seat, pieces=4) for seat in seats((1, 1, 1))]
+    model, _, _ = train(tmp_path / "one.jsonl", one, 12)
+    for value, expected in zip(model.parameters(), alone(12).parameters(), strict=True):
+        torch.testing.assert_close(value, expected)
+
+
+def test_an_update_may_learn_from_several_batches(tmp_path: Path) -> None:
+    """One batch in flight, three an update: the same as one process that adds up three gradients."""
+    places = [replace(seat, accumulate=3) for seat in seats((1, 1, 1))]
+    model, _, _ = train(tmp_path / "t.jsonl", places, 5)
+    expected, give = make(), batches()
+    optimizer = SGD(expected.parameters(), lr=0.1, momentum=0.9)
+    for _ in range(5):
+        optimizer.zero_grad()
+        for _ in range(3):
+            given = give()
+            torch.autograd.backward(nn.functional.cross_entropy(expected(given.inputs), given.targets) / 3)
+        optimizer.step()
+    for one, other in zip(model.parameters(), expected.parameters(), strict=True):
+        torch.testing.assert_close(one, other)
 
 
 def test_nobody_waits_for_anybody(tmp_path: Path) -> None:

@@ -58,7 +58,9 @@ def run(tmp_path: Path, islands: str, strategy: str = "allreduce:every=4,overlap
     return path
 
 
-@pytest.mark.parametrize("settings", ["", ":weights=predict", ":weights=current,recompute,slower", ":flush=4"])
+@pytest.mark.parametrize(
+    "settings", ["", ":weights=predict", ":weights=current,recompute,slower", ":flush=4", ":accumulate=2", ":pieces=4"]
+)
 def test_islands_learn(tmp_path: Path, settings: str) -> None:
     path = run(tmp_path, f"a+b+c/d+e+f{settings}")
     result = read_result(path)

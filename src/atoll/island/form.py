@@ -29,7 +29,7 @@ EXACT = 9
 """Up to so many machines all sets are looked at."""
 TOGETHER = 7
 """So many machines at most are taken out of their islands and put into new ones, together."""
-ROUNDS = 40
+ROUNDS = 30
 """How often that is tried."""
 HYSTERESIS = 0.1
 """An island that is whole is made anew only where that makes it faster by more than this."""

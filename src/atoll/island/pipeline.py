@@ -60,6 +60,12 @@ class Seat:
     """What a pass through its layers takes, of one through the whole model."""
     flush: int = 0
     """In how many pieces a batch is cut, to train synchronously; 0: stages do not wait for each other."""
+    pieces: int = 1
+    """In how many pieces a batch is cut, and an update comes when all have come back, without waiting: as many or more
+    than there are stages, and gradients are one update late at most (as in PipeDream-2BW).
+    """
+    accumulate: int = 1
+    """How many batches an update learns from, where stages do not wait: gradients are fewer updates late then."""
     wire: torch.dtype = torch.float32
     """What activations and gradients are rounded to on their way."""
 
@@ -211,12 +217,8 @@ class Pipeline:
         return self._pieces.popleft() if self._pieces else None
 
     def _begin(self, given: Given) -> None:
-        whole = len(given.inputs)
-        for inputs, targets in zip(
-            given.inputs.tensor_split(self._seat.flush or 1),
-            given.targets.tensor_split(self._seat.flush or 1),
-            strict=True,
-        ):
+        whole, pieces = len(given.inputs), self._seat.flush or self._seat.pieces
+        for inputs, targets in zip(given.inputs.tensor_split(pieces), given.targets.tensor_split(pieces), strict=True):
             self._pieces.append(_Waiting(self._next, inputs, targets, whole))
             self._next += 1
 
@@ -250,12 +252,13 @@ class Pipeline:
         if seat.after is None:
             assert self._loss is not None
             loss, targets = self._loss, batch.targets
+            share = samples / batch.whole / seat.accumulate  # of what an update learns from
 
             def learn() -> tuple[float, Tensor | None]:
-                return model.learn(batch.inputs, lambda outputs: loss(outputs, targets) * (samples / batch.whole))
+                return model.learn(batch.inputs, lambda outputs: loss(outputs, targets) * share)
 
             value, gradient = await self._world.compute(learn, steps=steps * (FORWARD + BACKWARD))
-            value *= batch.whole / samples
+            value /= share
             self.losses.append(value)
             if seat.before and gradient is not None:
                 self._send(seat.before, "backward", _BACKWARD.pack(batch.number, value), {"g": gradient})
@@ -284,14 +287,14 @@ class Pipeline:
         await self._learned_from(samples, whole)
 
     async def _learned_from(self, samples: int, whole: int) -> None:
-        """A backward pass is done: an update, if all pieces of a batch are."""
+        """A backward pass is done: an update, if all that it learns from is."""
         model, world = self._model, self._world
         pieces, before = self._learned
         self._learned = pieces + 1, before + samples
-        if self._seat.flush and before + samples < whole:
+        self._stale.append(model.staleness)
+        if before + samples < whole * self._seat.accumulate:
             return
         samples, self._learned = before + samples, (0, 0)
-        self._stale.append(model.staleness)
         if self._before_update:
             await self._before_update()
         await world.aside(model.update)

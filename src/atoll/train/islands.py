@@ -83,6 +83,8 @@ class IslandSettings:
         recompute: whether forward passes keep their input alone.
         slower: whether what comes late counts less.
         flush: in how many pieces a batch is cut, to train synchronously; 0: without waiting.
+        pieces: in how many pieces a batch is cut, without waiting.
+        accumulate: batches that an update learns from, without waiting.
         wire: what activations and gradients are rounded to on their way.
     """
 
@@ -92,6 +94,8 @@ class IslandSettings:
     recompute: bool = False
     slower: bool = False
     flush: int = 0
+    pieces: int = 1
+    accumulate: int = 1
     wire: str = "float32"
 
 
@@ -117,9 +121,9 @@ def _setting(name: str, value: str, text: str) -> object:
     choices: dict[str, Sequence[str]] = {"weights": WEIGHTS, "wire": tuple(_WIRES)}
     if name == "memory":
         return parse_size(value)
-    if name == "flush":
-        if not value.isdigit():
-            raise TaskError(f"islands {text!r}: flush: expected a number of pieces, not {value!r}")
+    if name in {"flush", "pieces", "accumulate"}:
+        if not value.isdigit() or int(value) < 1:
+            raise TaskError(f"islands {text!r}: {name}: expected a number of at least 1, not {value!r}")
         return int(value)
     if name in choices:
         if value not in choices[name]:
@@ -245,6 +249,8 @@ class Layout:
                     holds=stage.holds if not settings.flush else settings.flush,
                     share=sum(layer.flops for layer in survey.layers[stage.start : stage.stop]) / whole,
                     flush=settings.flush,
+                    pieces=settings.pieces,
+                    accumulate=settings.accumulate,
                     wire=_WIRES[settings.wire],
                 )
         owners = [
