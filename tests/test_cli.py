@@ -70,7 +70,7 @@ def test_islands_are_planned_and_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "digits: 3 layers" in planned.output
     assert "every node its own island" in planned.output
     assert (tmp_path / "plan.png").stat().st_size > 10_000
-    trained = CliRunner().invoke(app, ["run", "triangle", "--islands", "0+1/2", "--limit", "20"])
+    trained = CliRunner().invoke(app, ["run", "triangle", "--islands", "0+1/2", "--limit", "8"])
     assert trained.exit_code == 0, trained.output
     assert "allreduce:every=8,overlap" in trained.output
 
@@ -86,7 +86,7 @@ def test_compare_report_and_json(tmp_path: Path) -> None:
         "--seeds",
         "1",
         "--limit",
-        "90",
+        "30",
         "--json",
         "out.json",
     ]
@@ -104,7 +104,7 @@ def test_compare_report_and_json(tmp_path: Path) -> None:
 
 
 def test_run_shows_one(tmp_path: Path) -> None:
-    shown = atoll("run", "perfect:2", "--strategy", "allreduce", "--seed", "3", "--limit", "20", folder=tmp_path)
+    shown = atoll("run", "perfect:2", "--strategy", "allreduce", "--seed", "3", "--limit", "8", folder=tmp_path)
     assert shown.returncode == 0, shown.stderr
     assert "allreduce" in shown.stdout
 
@@ -170,6 +170,8 @@ def test_interrupting_keeps_what_is_finished(tmp_path: Path) -> None:
         "label",
         "--limit",
         "100000",
+        "--seeds",
+        "1",
     ]
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, start_new_session=True)
     finished = tmp_path / "report" / "traces" / "strategy.allreduce.seed0.jsonl"

@@ -18,7 +18,7 @@ def plan(**changes: object) -> Plan:
         "strategies": ("allreduce:every=4", "none"),
         "shards": "iid",
         "seeds": (0, 1),
-        "limit_s": 100.0,
+        "limit_s": 30.0,
     }
     return Plan(**{**settings, **changes})  # type: ignore[arg-type]
 

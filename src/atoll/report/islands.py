@@ -40,6 +40,7 @@ def show_plan(
             f": {best.samples_a_second:.4g} samples a second predicted (batches of {terms.batch})\n",
         )
     ]
+    parts.append(Text("memory: weights + gradients and optimiser + weights of before + activations\n", style="dim"))
     for number, island in enumerate(best.islands, 1):
         if number > 12:
             parts.append(Text(f"… and {len(best.islands) - 12} more islands\n", style="dim"))
@@ -71,7 +72,7 @@ def _stages(island: Island, machines: Sequence[Machine], layers: Sequence[Layer]
     table = Table(box=None, pad_edge=False)
     for column in ("node", "layers"):
         table.add_column(column, no_wrap=True)
-    told = f"weights + optimiser + stashes + activations, {unit}"
+    told = f"memory, {unit}"
     for column in ("busy", "to the next", "in flight", told, "free"):
         table.add_column(column, justify="right", no_wrap=column in {"busy", "to the next"})
     for place, stage in zip(island.order, island.cut.stages, strict=True):
@@ -83,7 +84,7 @@ def _stages(island: Island, machines: Sequence[Machine], layers: Sequence[Layer]
             f"{stage.compute_s / island.cut.batch_s:.0%}",
             "" if place == island.order[-1] else _seconds(stage.latency_s + stage.send_s),
             str(stage.holds),
-            " + ".join(f"{getattr(stage.memory, part) / factor:.2g}" for part in _PARTS),
+            "+".join(f"{getattr(stage.memory, part) / factor:.2g}" for part in _PARTS),
             "any" if math.isinf(free) else size(free),
         )
     return table
