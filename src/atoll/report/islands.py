@@ -40,7 +40,8 @@ def show_plan(
             f": {best.samples_a_second:.4g} samples a second predicted (batches of {terms.batch})\n",
         )
     ]
-    parts.append(Text("memory: weights + gradients and optimiser + weights of before + activations\n", style="dim"))
+    legend = "way on: to the next stage; held: batches; memory: weights+gradients and optimiser+old weights+activations"
+    parts.append(Text(f"{legend}\n", style="dim"))
     for number, island in enumerate(best.islands, 1):
         if number > 12:
             parts.append(Text(f"… and {len(best.islands) - 12} more islands\n", style="dim"))
@@ -73,8 +74,8 @@ def _stages(island: Island, machines: Sequence[Machine], layers: Sequence[Layer]
     for column in ("node", "layers"):
         table.add_column(column, no_wrap=True)
     told = f"memory, {unit}"
-    for column in ("busy", "to the next", "in flight", told, "free"):
-        table.add_column(column, justify="right", no_wrap=column in {"busy", "to the next"})
+    for column in ("busy", "way on", "held", told, "free"):
+        table.add_column(column, justify="right", no_wrap=column != told)
     for place, stage in zip(island.order, island.cut.stages, strict=True):
         held = layers[stage.start : stage.stop]
         free = machines[place].memory_bytes - stage.memory.total
