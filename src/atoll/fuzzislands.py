@@ -58,7 +58,7 @@ def _task() -> Task:
     targets = inputs[:, :3].argmax(1)
     return Task(
         name="fuzz",
-        model=partial(_model),
+        model=_model,
         optimizer=partial(SGD, lr=0.05, momentum=0.9),
         target=2.0,
         batch=8,
@@ -97,6 +97,7 @@ class _Witness:
 
 def check_islands(net: Network, seed: int, strategy: str, faults: tuple[Fault, ...], end_s: float) -> str | None:
     """Runs a case and says what did not hold, if anything."""
+    torch.set_num_threads(1)  # cases are many processes on few cores, and tensors of a few numbers
     task, witness = _task(), _Witness()
     net = dataclasses.replace(
         net, nodes=tuple(dataclasses.replace(node, memory_bytes=MEMORY[seed % 2]) for node in net.nodes)
