@@ -13,281 +13,43 @@ Simulated; minutes each, `nine` half an hour on two cores.
 
 import argparse
 import functools
-import itertools
 import math
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 
-import numpy as np
-import torch
-from torch import Tensor, nn
 from torch.distributed.pipelining.schedules import _get_1f1b_rank_ops
-from torch.optim import SGD
 
-from atoll.errors import TaskError
 from atoll.island import (
     Costs,
-    Island,
-    Layer,
-    Machine,
-    Pairs,
-    Plan,
-    Terms,
-    best_cut,
-    equal_cuts,
-    form,
-    survey,
 )
-from atoll.network import Network, load_network, parse_network
+from atoll.network import load_network, parse_network
 from atoll.report.results import read_result
 from atoll.trace import Computed, Event, IslandsFormed, StageReported, Tested, read_trace
-from atoll.train import Examples, RunSpec, Task, simulate
+from atoll.train import RunSpec, Task, simulate
 from atoll.train.emulated import run_emulated
-from atoll.train.islands import Layout, Survey, parse_islands, survey_task
+from atoll.train.islands import parse_islands, survey_task
 from atoll.train.tasks.text import char_chain, text
 from atoll.world.faults import parse_faults
 from benchmarks.common import RESULTS, markdown, put
+from benchmarks.island_plans import against, large, planner
+from benchmarks.island_task import small_task
 
 DOCUMENT = RESULTS / "islands.md"
 
 
-# Plans ---
+# Pipelines ---
 
 
-def drawn(seed: int, nodes: int, layers: int) -> tuple[Network, list[Layer], float]:
-    """A random network of nodes with unlike speed and memory, and a random model that no node can hold."""
-    draw = np.random.default_rng(seed)
-    chain = [
-        Layer(
-            str(place),
-            float(draw.uniform(1, 10)),
-            float(draw.uniform(1e2, 1e4)),
-            float(draw.uniform(1e3, 2e4)),
-            float(draw.uniform(1e5, 3e6)),
-        )
-        for place in range(layers)
-    ]
-    whole = Costs(chain, Terms(batch=8)).memory_of(0, layers, 1).total
-    sites = draw.integers(0, max(2, nodes // 3), nodes)
-    described = f"hubs = {[f's{site}' for site in sorted(set(sites.tolist()))]}\n".replace("'", '"')
-    for node, site in enumerate(sites):
-        step, memory = draw.uniform(0.3, 2), whole * draw.uniform(0.35, 1.2) / 1e9
-        described += f'[[node]]\nnames = ["n{node}"]\nstep_s = {step:.3f}\nmemory_gb = {memory:.9f}\n'
-        described += f'[[link]]\nbetween = ["n{node}", "s{site}"]\nlatency_ms = {draw.uniform(0.1, 2):.2f}\n'
-        described += f"rate_mbps = {draw.uniform(50, 1000):.0f}\n"
-    for one, other in itertools.combinations(sorted(set(sites.tolist())), 2):
-        described += f'[[link]]\nbetween = ["s{one}", "s{other}"]\nlatency_ms = {draw.uniform(5, 90):.1f}\n'
-        described += f"rate_mbps = {draw.uniform(2, 50):.1f}\n"
-    return parse_network(described, name=f"drawn {seed}"), chain, whole
-
-
-def partitions(places: Sequence[int]) -> Iterator[list[tuple[int, ...]]]:
-    """All ways to put some of these into sets."""
-    if not places:
-        yield []
-        return
-    first, rest = places[0], places[1:]
-    yield from partitions(rest)
-    for size in range(len(rest) + 1):
-        for others in itertools.combinations(rest, size):
-            left = [place for place in rest if place not in others]
-            for more in partitions(left):
-                yield [(first, *others), *more]
-
-
-def best_of_all(layers: Sequence[Layer], machines: Sequence[Machine], pairs: Pairs, terms: Terms) -> float:
-    """Samples a second of the best islands, orders and cuts, all looked at."""
-    costs = Costs(layers, terms)
-    value: dict[tuple[int, ...], float] = {}
-    for size in range(1, len(machines) + 1):
-        for some in itertools.combinations(range(len(machines)), size):
-            cuts = (
-                best_cut(costs, [machines[place] for place in order], pairs.hops(order))
-                for order in itertools.permutations(some)
-            )
-            value[some] = max((terms.batch / each.batch_s for each in cuts if each), default=0.0)
-    return max(sum(value[some] for some in islands) for islands in partitions(range(len(machines))))
-
-
-def by_ravnest(layers: Sequence[Layer], machines: Sequence[Machine], pairs: Pairs, terms: Terms) -> list[list[int]]:
-    """The clusters that Ravnest's published objective prefers, of all there are: 100·Σ max(0, L − RAM_c) plus the
-    spread of ΣRAM/bandwidth.  One large cluster scores 0, so as many clusters as any has at the least score are taken.
-    """
-    need = Costs(layers, terms).memory_of(0, len(layers), 1).total
-    rate = [float(np.median(np.delete(pairs.bytes_a_second[place], place))) for place in range(len(machines))]
-    best: tuple[float, int, list[list[int]]] = (math.inf, 0, [])
-    for islands in partitions(range(len(machines))):
-        if sum(map(len, islands)) < len(machines):
-            continue  # everybody is in a cluster
-        memory = [sum(machines[place].memory_bytes for place in island) for island in islands]
-        spread = [sum(machines[place].memory_bytes / rate[place] for place in island) for island in islands]
-        score = 100 * sum(max(0.0, need - each) for each in memory) + max(spread) - min(spread)
-        best = min(best, (score, -len(islands), [list(island) for island in islands]))
-    return best[2]
-
-
-def planner(arguments: argparse.Namespace) -> None:
-    gaps, seconds = [], []
-    for seed in range(arguments.seeds):
-        nodes = 3 + seed % 6
-        if nodes == 8 and seed >= 12:
-            nodes = 5  # eight at a time take a minute to look at all
-        network, layers, _ = drawn(seed, nodes, 6 + seed % 5)
-        terms = Terms(batch=8)
-        machines, pairs = survey(network, layers, batch=8)
-        best = best_of_all(layers, machines, pairs, terms)
-        if not best:
-            continue
-        since = time.perf_counter()
-        found = form(layers, machines, pairs, terms)[0].samples_a_second
-        seconds.append(time.perf_counter() - since)
-        gaps.append(1 - found / best)
-        print(f"seed {seed}: {nodes} nodes, {found:.4g} of {best:.4g}", flush=True)
-    rows = [
-        ["cases", f"{len(gaps)}, of 3 to 8 nodes"],
-        ["found the best", f"{sum(gap < 1e-6 for gap in gaps)}"],
-        ["worse than the best by, at most", f"{max(gaps):.2%}"],
-        ["seconds a plan, at most", f"{max(seconds):.2f}"],
-    ]
-    put(DOCUMENT, "planner", markdown(["planner against all plans", ""], rows))
-    against(arguments)
-
-
-def against(arguments: argparse.Namespace) -> None:
-    """Plans as found, by simple cuts and by Ravnest's objective: predicted and simulated."""
-    ratios: dict[str, list[tuple[float, float]]] = {"equal cuts": [], "Ravnest's objective": []}
-    off = []
-    for seed in range(100, 100 + arguments.cases):
-        network, task = trained(seed)
-        _, found = survey_task(network, task, parse_islands("auto"))
-        costs = Costs(found.layers, found.terms)
-        try:
-            best = found.plans()[0]
-        except TaskError:
-            continue
-        ours = simulated(network, task, best, found)
-        off.append(ours / best.samples_a_second - 1)
-        told = [f"seed {seed}: {best.name}, {best.samples_a_second:.4g} predicted, {ours:.4g} simulated"]
-        others = {
-            "equal cuts": [list(island.order) for island in best.islands],
-            "Ravnest's objective": by_ravnest(found.layers, found.machines, found.pairs, found.terms),
-        }
-        for name, groups in others.items():
-            cuts = [
-                (tuple(group), equal_cuts(costs, [found.machines[i] for i in group], found.pairs.hops(group)))
-                for group in groups
-            ]
-            islands = [Island(order, cut) for order, cut in cuts if cut]
-            samples = sum(found.terms.batch / island.cut.batch_s for island in islands)
-            plan = Plan(tuple(islands), (), samples, 0.0, name)
-            real = simulated(network, task, plan, found) if islands else 0.0
-            ratios[name].append((samples / best.samples_a_second, real / ours))
-            told.append(f"{name} {samples:.4g} and {real:.4g}")
-        print("; ".join(told), flush=True)
-    rows = [
-        [
-            name,
-            f"{len(pairs)}",
-            f"{sum(predicted == 0 for predicted, _ in pairs)}",
-            *(_times([pair[side] for pair in pairs]) for side in (0, 1)),
-        ]
-        for name, pairs in ratios.items()
-    ]
-    heads = ["against", "cases", "in which nothing of it fits", "predicted: times faster", "simulated: times faster"]
-    text = markdown(heads, rows)
-    text += f"\n\nSimulated samples a second against predicted, {len(off)} plans: {fmean(off):+.1%} on average, "
-    text += f"from {min(off):+.1%} to {max(off):+.1%}."
-    put(DOCUMENT, "against", text)
-
-
-def _times(shares: list[float]) -> str:
-    """How many times faster the plan is, over the cases in which the other one runs at all."""
-    times = [1 / share for share in shares if share > 0]
-    return f"{median(times):.2f} (from {min(times):.2f} to {max(times):.2f})" if times else "–"
-
-
-class Block(nn.Module):
-    """A layer of a chain whose layers are unlike."""
-
-    def __init__(self, wide: int, inner: int) -> None:
-        super().__init__()
-        self.one, self.other = nn.Linear(wide, inner), nn.Linear(inner, wide)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = x + self.other(torch.tanh(self.one(x)))
-        return out
-
-
-def small_task(inner: Sequence[int], *, wide: int = 16, batch: int = 32, lr: float = 0.02) -> Task:
-    """Something small to learn, with a chain of blocks."""
-    draw = torch.Generator().manual_seed(1)
-    inputs = torch.randn(4400, wide, generator=draw)
-    targets = (
-        torch.tanh(inputs @ torch.randn(wide, wide, generator=draw)) @ torch.randn(wide, 6, generator=draw)
-    ).argmax(1)
-    return Task(
-        name="blocks",
-        model=lambda: nn.Sequential(*(Block(wide, each) for each in inner), nn.Linear(wide, 6)),
-        optimizer=functools.partial(SGD, lr=lr, momentum=0.9),
-        target=0.7,
-        batch=batch,
-        train=Examples(inputs[:4000], targets[:4000]),
-        test=Examples(inputs[4000:], targets[4000:]),
-        labels=targets[:4000],
-    )
-
-
-def trained(seed: int) -> tuple[Network, Task]:
-    """A random network, and a task whose model no node of it can hold, or few."""
-    draw = np.random.default_rng(seed)
-    task = small_task([int(each) for each in draw.integers(4, 200, 9)])
-    network, _, whole = drawn(seed, int(draw.integers(4, 7)), 9)
-    _, found = survey_task(network, task, parse_islands("auto"))
-    need = Costs(found.layers, found.terms).memory_of(0, len(found.layers), 1).total
-    scale = need / whole
-    nodes = tuple(replace(each, memory_bytes=round((each.memory_bytes or 0) * scale)) for each in network.nodes)
-    return replace(network, nodes=nodes), task
-
-
-def simulated(network: Network, task: Task, plan: Plan, found: Survey, seconds: float = 120.0) -> float:
-    """Samples a second that a plan comes to, without averaging, after the pipelines are full."""
+def traced(spec: RunSpec, task: Task) -> list[Event]:
+    """What happened in a simulated run."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "t.jsonl"
-        spec = RunSpec(
-            network=network, task=task.name, strategy="none", shards="iid", islands="auto", limit_s=seconds, stops=False
-        )
-        simulate(spec, path, task=task, layout=Layout(plan, found, parse_islands("auto")))
-        lasts = {found.machines[island.order[-1]].name for island in plan.islands}
-        done = [event for event in read_trace(path) if isinstance(event, Computed) and event.node in lasts]
-    return sum(event.at > seconds / 4 for event in done) * task.batch / (seconds * 3 / 4)
-
-
-def large(arguments: argparse.Namespace) -> None:
-    rows = []
-    for seed in range(3):
-        network, layers, _ = drawn(seed, 64, 24)
-        machines, pairs = survey(network, layers, batch=8)
-        since = time.perf_counter()
-        plans = form(layers, machines, pairs, Terms(batch=8), seed=arguments.seed)
-        took = time.perf_counter() - since
-        rules = max(plan.samples_a_second for plan in plans if not plan.how.startswith("a search"))
-        rows.append(
-            [
-                f"{seed}",
-                plans[0].name,
-                f"{took:.1f} s",
-                f"{plans[0].samples_a_second / rules:.2f}",
-            ]
-        )
-        print(*rows[-1], flush=True)
-    put(DOCUMENT, "large", markdown(["64 nodes, seed", "plan", "took", "times the best simple rule"], rows))
-
-
-# Pipelines ---
+        simulate(spec, path, task=task)
+        return list(read_trace(path))
 
 
 def busy_shares(events: list[Event], since: float, until: float) -> dict[str, float]:
@@ -316,19 +78,16 @@ def pipeline(arguments: argparse.Namespace) -> None:
         ways = [("without waiting", f"a+b+c+d:weights=stash{extra}")]
         ways += [(f"synchronous, {pieces} pieces", f"a+b+c+d:flush={pieces}{extra}") for pieces in (4, 8, 16, 32)]
         for name, islands in ways:
-            with tempfile.TemporaryDirectory() as folder:
-                path = Path(folder) / "t.jsonl"
-                spec = RunSpec(
-                    network=network,
-                    task=task.name,
-                    strategy="none",
-                    shards="iid",
-                    islands=islands,
-                    limit_s=seconds,
-                    stops=False,
-                )
-                simulate(spec, path, task=task)
-                events = list(read_trace(path))
+            spec = RunSpec(
+                network=network,
+                task=task.name,
+                strategy="none",
+                shards="iid",
+                islands=islands,
+                limit_s=seconds,
+                stops=False,
+            )
+            events = traced(spec, task)
             since = seconds / 4
             pieces = int(islands.split("flush=")[1].split(",")[0]) if "flush" in islands else 1
             last = [event for event in events if isinstance(event, Computed) and event.node == "d"]
@@ -454,7 +213,7 @@ def kills(arguments: argparse.Namespace) -> None:
         fault = f'[[fault]]\nkind = "crash"\nnodes = ["{node}"]\nat = 20.0\n'
         spec = RunSpec(
             network=network,
-            task="benchmarks.islands:blocks",
+            task="benchmarks.island_task:blocks",
             strategy="allreduce:every=4,overlap",
             shards="iid",
             islands="A1+A2+A3/B1+B2+B3/C1+C2+C3:memory=170kB",
@@ -503,11 +262,6 @@ def kills(arguments: argparse.Namespace) -> None:
     put(DOCUMENT, f"kills {'emulated' if arguments.emulate else 'simulated'}", markdown(heads, rows))
 
 
-def blocks() -> Task:
-    """Eight equal blocks, as a task that processes can load by name."""
-    return small_task([64] * 8)
-
-
 # A transformer on `nine` ---
 
 
@@ -517,7 +271,7 @@ def nine(arguments: argparse.Namespace) -> None:
     task = replace(task, chain=functools.partial(char_chain, characters, arguments.blocks))
     network = load_network("nine")
     memory = arguments.memory
-    _, found = survey_task(network, task, parse_islands(f"auto:memory={memory}"))
+    found = survey_task(network, task, parse_islands(f"auto:memory={memory}"))
     plan = found.plans()[0]
     alone = Costs(found.layers, found.terms).memory_of(0, len(found.layers), 1).total
     print(

@@ -249,7 +249,7 @@ def plan(
     unsaid = [each.name for each in net.nodes if each.memory_bytes is None]
     if unsaid and model_memory and not node_memory:
         console.print(f"{len(unsaid)} nodes do not say what memory they have: taken as 4 GB (--node-memory)")
-    _, survey = survey_task(net, load_task(task, data), settings)
+    survey = survey_task(net, load_task(task, data), settings)
     if model_memory:
         survey = survey.scaled(parse_size(model_memory))
     parameters = sum(layer.parameter_bytes for layer in survey.layers)

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 from atoll.errors import TaskError
 from atoll.island.cut import Costs, Hop, Layer, Machine, Terms, best_cut
 from atoll.island.form import Averaging, Pairs, equal_cuts, form, ranges
+from tests.island.brute import best_of_all
 
 
 def drawn(seed: int, nodes: int, layers: int, memory: float = math.inf) -> tuple[list[Layer], list[Machine], Pairs]:
@@ -33,34 +33,6 @@ def drawn(seed: int, nodes: int, layers: int, memory: float = math.inf) -> tuple
             draw.choice([1.0, 1.0, 0.8], (nodes, nodes)),
         ),
     )
-
-
-def partitions(places: Sequence[int]) -> Iterator[list[tuple[int, ...]]]:
-    """All ways to put some of these into sets."""
-    if not places:
-        yield []
-        return
-    first, rest = places[0], places[1:]
-    yield from partitions(rest)
-    for size in range(len(rest) + 1):
-        for others in itertools.combinations(rest, size):
-            left = [place for place in rest if place not in others]
-            for more in partitions(left):
-                yield [(first, *others), *more]
-
-
-def best_of_all(layers: list[Layer], machines: list[Machine], pairs: Pairs, terms: Terms) -> float:
-    """Samples a second of the best islands, orders and cuts."""
-    costs = Costs(layers, terms)
-    value: dict[tuple[int, ...], float] = {}
-    for size in range(1, len(machines) + 1):
-        for some in itertools.combinations(range(len(machines)), size):
-            cuts = [
-                best_cut(costs, [machines[place] for place in order], pairs.hops(order))
-                for order in itertools.permutations(some)
-            ]
-            value[some] = max((terms.batch / each.batch_s for each in cuts if each), default=0.0)
-    return max(sum(value[some] for some in islands) for islands in partitions(range(len(machines))))
 
 
 @settings(max_examples=25, deadline=None)

@@ -206,6 +206,8 @@ def test_what_comes_twice_or_from_nowhere_is_dropped(tmp_path: Path) -> None:
             for number in (1, 0, 1, 0, 2):
                 await peer.send("forward", struct.pack("<QI", number, 4), body(number))
             await peer.send("forward", b"?", b"garbage")
+            spoilt = {"x": torch.full((4, 8), math.nan), "t": torch.tensor([0, 1, 2, 0])}
+            await peer.send("forward", struct.pack("<QI", 7, 4), safetensors.torch.save(spoilt))
             for _ in range(3):
                 message = await peer.receive("backward")
                 heard.append(struct.unpack("<Qf", message.head)[0])
@@ -216,7 +218,7 @@ def test_what_comes_twice_or_from_nowhere_is_dropped(tmp_path: Path) -> None:
         Simulation(network(), seed=0, trace=trace).run(program, limit_s=100.0)
     assert heard == [1, 0, 2]
     refused = [event for event in read_trace(tmp_path / "t.jsonl") if event.kind == "message_refused"]
-    assert len(refused) == 2
+    assert len(refused) == 3, "garbage, what is not finite, and what is empty"
 
 
 @pytest.mark.parametrize("wire", [torch.bfloat16, torch.float16])

@@ -85,13 +85,13 @@ def test_the_same_bytes_each_time(tmp_path: Path) -> None:
 
 def test_islands_are_found(tmp_path: Path) -> None:
     network, digits = load_network("nine"), task()
-    _, survey = survey_task(network, digits, parse_islands("auto"))
+    survey = survey_task(network, digits, parse_islands("auto"))
     assert survey.plans()[0].name == "every node its own island"
     state = 4 * sum(layer.parameter_bytes for layer in survey.layers)
     assert survey.scaled(2 * state).layers[0].parameter_bytes == pytest.approx(
         2 * survey.layers[0].parameter_bytes * 4 / (2 + survey.terms.optimizer)
     )
-    _, little = survey_task(network, digits, parse_islands("auto:memory=20kB"))
+    little = survey_task(network, digits, parse_islands("auto:memory=20kB"))
     best = little.plans(Averaging(every=4))[0]
     sites = [{little.machines[place].name[0] for place in island.order} for island in best.islands]
     assert {min(site) for site in sites if len(site) == 1} >= {"A", "B"}, "islands at the fast sites"

@@ -175,12 +175,14 @@ class Pipeline:
 
     def _hear_forward(self, message: Message) -> None:
         number, whole = _FORWARD.unpack(message.head)
-        found = read_tensors(message)
+        found = read_tensors(message.body)
         if message.sender != self._seat.before or not self._is_new(number):
             return
         inputs, device = found["x"], self._model.device
         if inputs.is_floating_point():
             inputs = inputs.float()
+            if not torch.isfinite(inputs).all():
+                raise ValueError(f"batch {number} is not finite")
         self._inputs.append(_Waiting(number, inputs.to(device), found["t"].to(device), whole))
         self._wake.set()
 
@@ -194,7 +196,7 @@ class Pipeline:
 
     def _hear_backward(self, message: Message) -> None:
         number, loss = _BACKWARD.unpack(message.head)
-        gradient = read_tensors(message)["g"].float().to(self._model.device)
+        gradient = read_tensors(message.body)["g"].float().to(self._model.device)
         if message.sender != self._seat.after or number not in self._samples:
             return  # given up, or here twice
         if number in (each for each, _ in self._gradients):
@@ -259,6 +261,9 @@ class Pipeline:
 
             value, gradient = await self._world.compute(learn, steps=steps * (FORWARD + BACKWARD))
             value /= share
+            if not math.isfinite(value):
+                model.forget()  # it would spoil the weights; who holds it gives it up
+                return
             self.losses.append(value)
             if seat.before and gradient is not None:
                 self._send(seat.before, "backward", _BACKWARD.pack(batch.number, value), {"g": gradient})
@@ -329,9 +334,9 @@ class Pipeline:
         return self._spawn(self._world.peer(name).send(channel, head, body, lane=Lane.BULK))
 
 
-def read_tensors(message: Message) -> dict[str, Tensor]:
-    """What a message brings: numbers alone, no code can come with them."""
+def read_tensors(body: bytes | memoryview) -> dict[str, Tensor]:
+    """What a message brings: numbers alone (safetensors), no code can come with them; `ValueError` if it is none."""
     try:
-        return safetensors.torch.load(bytes(message.body))
+        return safetensors.torch.load(bytes(body))
     except safetensors.SafetensorError as error:
         raise ValueError(str(error)) from None

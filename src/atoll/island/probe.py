@@ -70,7 +70,7 @@ class Prober:
         assert self._spawn is not None
         number, start, stop = _HEAD.unpack(message.head)
         if message.sender == self._seat.before and 0 <= start < stop <= len(self._inputs):
-            self._spawn(self._pass(number, slice(start, stop), read_tensors(message)["x"].to(self._model.device)))
+            self._spawn(self._pass(number, slice(start, stop), read_tensors(message.body)["x"].to(self._model.device)))
 
     async def _pass(self, number: int, rows: slice, inputs: Tensor) -> None:
         outputs = await self._world.aside(lambda: self._model.evaluate(inputs))

@@ -249,8 +249,7 @@ class StageModel:
 
     def update(self) -> None:
         """The optimisers' step, with the gradients that are there."""
-        if self._version.users and self._weights == "stash":
-            self._version.copies = [each.detach().clone() for each in self._parameters]
+        self.keep_versions()
         before = [each.detach().clone() for each in self._parameters] if self._trend else []
         factor = 1 / (1 + self.staleness) if self._slower else 1.0
         for optimizer in self.optimizers:
@@ -263,17 +262,18 @@ class StageModel:
                 group["lr"] = rate
         for trend, old, new in zip(self._trend, before, self._parameters, strict=bool(self._trend)):
             trend.lerp_(new.detach() - old, TREND)
-        self._changed()
-
-    def _changed(self) -> None:
-        self._version = _Version()
         self.updates += 1
 
     def keep_versions(self) -> None:
-        """To be called before weights are changed by anything but an update: batches that need them keep theirs."""
+        """To be called before weights are changed: batches that need them keep theirs."""
         if self._version.users and self._weights == "stash":
             self._version.copies = [each.detach().clone() for each in self._parameters]
             self._version = _Version()
+
+    def forget(self) -> None:
+        """Drops the gradients that are there."""
+        for optimizer in self.optimizers:
+            optimizer.zero_grad()
 
     @property
     def versions(self) -> int:

@@ -9,271 +9,34 @@ others' owners of them.  Exchanges go on wherever their owners are the same, or 
 import asyncio
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
-import safetensors
-import safetensors.torch
-import torch
 from torch import nn
-from torch.optim import Optimizer
 
-from atoll.errors import TaskError
-from atoll.exchange import Vector
 from atoll.group import Group, Summary, View
-from atoll.island import Given, Pipeline, Plan, Prober, Seat, StageModel, reform
-from atoll.saved import Saved
+from atoll.island import Given, Pipeline, Prober, Seat, StageModel
 from atoll.seeds import derive
-from atoll.strategy import Quantity, Strategy, Work
+from atoll.strategy import Strategy
 from atoll.strategy.talk import Talk
-from atoll.trace import IslandsFormed, Tested
+from atoll.trace import Tested
+from atoll.train.assembly import Assembly
 from atoll.train.batches import Batches
-from atoll.train.islands import IslandSettings, Layout, Survey, build_chain
-from atoll.train.memory import remember, what_is_remembered
+from atoll.train.islands import Layout, build_chain
 from atoll.train.node import Background
-from atoll.train.own import OwnReplica
-from atoll.train.parameters import Parameters
 from atoll.train.parts import Parts
+from atoll.train.settlement import Exchanges, RangeKey, Settlement, Standing, settle
+from atoll.train.span import Held, Layers, SpanReplica, fill, packed
 from atoll.train.task import Task
 from atoll.world.base import Lane, Message, World
 from atoll.world.hearing import hear
 from atoll.world.scoped import Scoped
 
-__all__ = ["Assembly", "IslandNode", "Settlement", "Standing", "settle"]
+__all__ = ["IslandNode"]
 
 ASK_AGAIN_S = 5.0
 """How long an answer to a request for layers may take before the next node is asked, while it can be reached."""
-
-RangeKey = tuple[int, int]
-Held = tuple[nn.Module, Optimizer | None]
-"""A layer, and what changes it."""
-Layers = Mapping[int, Held]
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """Where a node stands: which island it is in, or is to be in, and what it holds."""
-
-    order: tuple[str, ...] = ()
-    """The nodes of its island, in the order of stages."""
-    scope: str = ""
-    """What the island's pipeline is called: nobody mixes it up with one of before."""
-    shard: int = -1
-    """Whose examples the island learns from."""
-    held: tuple[int, ...] = ()
-    """Layers whose weights it has."""
-    ranges: dict[RangeKey, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
-    """What its exchanges are called, and who takes part."""
-
-    def summary(self) -> Summary:
-        told: Summary = [["islands", ""], ["order", " ".join(self.order)], ["scope", self.scope], ["shard", self.shard]]
-        told.append(["held", " ".join(map(str, self.held))])
-        return told + [
-            [f"range {first} {last}", f"{scope}|{' '.join(members)}"]
-            for (first, last), (scope, members) in sorted(self.ranges.items())
-        ]
-
-    @classmethod
-    def read(cls, summary: Summary) -> "Standing":
-        given = {str(key): value for key, value in summary}
-        ranges = {}
-        for key, value in given.items():
-            if key.startswith("range "):
-                _, first, last = key.split()
-                scope, _, members = str(value).partition("|")
-                ranges[int(first), int(last)] = scope, tuple(members.split())
-        return cls(
-            order=tuple(str(given.get("order", "")).split()),
-            scope=str(given.get("scope", "")),
-            shard=int(given.get("shard", -1)),
-            held=tuple(int(each) for each in str(given.get("held", "")).split()),
-            ranges=ranges,
-        )
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Settlement:
-    """Who holds what from now on, as all members of a view have worked it out."""
-
-    layout: Layout
-    scopes: dict[str, str]
-    """Of pipelines, by the island's name."""
-    shards: dict[str, int]
-    ranges: dict[RangeKey, tuple[str, tuple[str, ...]]]
-    """What exchanges are called, and who takes part: the owners of a range, or they and others who once were."""
-    standings: dict[str, Standing]
-    """Where everybody stood before."""
-
-    def island_of(self, name: str) -> tuple[str, ...]:
-        seat = self.layout.seats.get(name)
-        return self.layout.islands[seat.island] if seat else ()
-
-    def standing(self, name: str, held: Sequence[int]) -> Standing:
-        """Where a node stands in it, holding these layers so far."""
-        seat = self.layout.seats.get(name)
-        return Standing(
-            order=self.island_of(name),
-            scope=self.scopes[seat.island] if seat else "",
-            shard=self.shards[seat.island] if seat else -1,
-            held=tuple(held),
-            ranges={(start, stop): self.ranges[start, stop] for start, stop, who in self.layout.ranges if name in who},
-        )
-
-    def sources(self, name: str, layer: int) -> list[str]:
-        """Who may be asked for a layer: those of the old island, then those of the new one, then anybody."""
-        old, new = self.standings[name].order, self.island_of(name)
-        holders = [each for each, standing in self.standings.items() if layer in standing.held and each != name]
-        return sorted(holders, key=lambda each: (each not in old, each not in new, holders.index(each)))
-
-
-def settle(
-    name: str, standings: dict[str, Standing], survey: Survey, settings: IslandSettings, shards: int
-) -> Settlement:
-    """Who holds what among those who are here.
-
-    Args:
-        name: of the view that agrees on it: it makes new names new.
-        standings: where everybody who is here stands, in the order that all use.
-        survey: what is known of machines, links and layers.
-        settings: how islands train.
-        shards: how many parts the examples are in.
-    """
-    places = {machine.name: place for place, machine in enumerate(survey.machines)}
-    whole: dict[tuple[str, ...], str] = {}
-    for standing in standings.values():
-        told = {standings[each].scope for each in standing.order if each in standings}
-        if standing.order and told == {standing.scope} and all(each in standings for each in standing.order):
-            whole[standing.order] = standing.scope
-    inside = {each for order in whole for each in order}
-    islands = reform(
-        survey.layers,
-        survey.machines,
-        survey.pairs,
-        survey.terms,
-        kept=[tuple(places[each] for each in order) for order in whole],
-        free=[places[each] for each in standings if each not in inside],
-    )
-    samples = sum(survey.terms.batch / island.cut.batch_s for island in islands)
-    layout = Layout(Plan(tuple(islands), (), samples, 0.0, "after a change"), survey, settings)
-    scopes = {first: whole.get(order, f"island {first} {name}") for first, order in layout.islands.items()}
-    taken = {first: standings[first].shard for first, order in layout.islands.items() if order in whole}
-    free = [shard for shard in range(shards) if shard not in taken.values()]
-    for first in layout.islands:
-        if first not in taken:
-            taken[first] = free.pop(0) if free else places[first] % shards
-    ranges: dict[RangeKey, tuple[str, tuple[str, ...]]] = {}
-    for start, stop, owners in layout.ranges:
-        # Who takes another seat begins its exchanges anew, and so do those who exchange with it.
-        stay = [standings[owner] for owner in owners if standings[owner].order in whole]
-        before = {each.ranges.get((start, stop)) for each in stay} if len(stay) == len(owners) else set()
-        known = before.pop() if len(before) == 1 else None
-        same = known is not None and set(owners) <= set(known[1])
-        ranges[start, stop] = known if known and same else (f"range {start}-{stop} {name}", owners)
-    return Settlement(layout, scopes, taken, ranges, standings)
-
-
-class SpanReplica(OwnReplica):
-    """A range of layers, as strategies see it: the model that a node and its peers in other islands have in common."""
-
-    def __init__(
-        self,
-        world: World,
-        members: tuple[str, ...],
-        layers: nn.Module,
-        optimizers: dict[int, Optimizer],
-        node: "IslandNode",
-    ) -> None:
-        super().__init__(world, members, layers, next(iter(optimizers.values())))
-        self._index = Parameters(layers)
-        self._optimizers = optimizers
-        self._node = node
-
-    @property
-    def _parameters(self) -> Parameters:
-        return self._index
-
-    @property
-    def loss(self) -> float:
-        return self._node.loss
-
-    def write(self, quantity: Quantity, values: Vector) -> None:
-        if quantity is Quantity.PARAMETERS:
-            self._node.keep_versions()
-        super().write(quantity, values)
-
-    def add(self, quantity: Quantity, change: Vector) -> None:
-        if quantity is Quantity.PARAMETERS:
-            self._node.keep_versions()
-        super().add(quantity, change)
-
-    def memory(self) -> Saved:
-        return {
-            f"{layer}/{key}": value
-            for layer, optimizer in self._optimizers.items()
-            for key, value in what_is_remembered(optimizer).items()
-        }
-
-    def take_over(self, work: Work, memory: Saved) -> None:
-        self.include(work)
-        for layer, optimizer in self._optimizers.items():
-            own = {key.split("/", 1)[1]: value for key, value in memory.items() if key.startswith(f"{layer}/")}
-            if own:
-                remember(optimizer, own)
-
-    def lend(self, share: float) -> bytes:
-        raise TaskError(f"islands cannot lend examples ({share:g} of a batch): choose a strategy without injection")
-
-    def borrow(self, examples: bytes) -> None:
-        raise TaskError(f"islands cannot borrow examples ({len(examples)} bytes)")
-
-
-class Assembly:
-    """An island's model as a whole: in simulation somebody can see all of its stages at once.
-
-    Args:
-        nodes: of the island.
-        tester: tests a model.
-        rising: whether the measure rises towards the target.
-    """
-
-    def __init__(self, nodes: tuple[str, ...], tester: Callable[[nn.Module, Vector], float], *, rising: bool) -> None:
-        self.nodes = nodes
-        self._tester = tester
-        self._rising = rising
-        self._stages: dict[str, tuple[World, nn.Module]] = {}
-
-    def put(self, world: World, layers: nn.Module) -> None:
-        self._stages[world.name] = world, layers
-
-    @property
-    def is_whole(self) -> bool:
-        return len(self._stages) == len(self.nodes)
-
-    @property
-    def sent_bytes(self) -> int:
-        return sum(world.sent_bytes for world, _ in self._stages.values())
-
-    @property
-    def model(self) -> nn.Sequential:
-        return nn.Sequential(*(layer for name in self.nodes for layer in self._stages[name][1].children()))
-
-    def read(self, quantity: Quantity) -> Vector:  # noqa: ARG002 - as a replica's
-        return Parameters(self.model).read()
-
-    def write(self, quantity: Quantity, values: Vector) -> None:  # noqa: ARG002
-        Parameters(self.model).write(values)
-
-    def test(self) -> float:
-        model = self.model
-        was_training = [layer.training for layer in model]
-        measure = self._tester(model, Parameters(model).read())
-        for layer, training in zip(model, was_training, strict=True):
-            layer.train(training)
-        if math.isfinite(measure):
-            return measure
-        return 0.0 if self._rising else 1e9
-
 
 Seated = Callable[[World, tuple[str, ...], nn.Module], Assembly | None]
 """Told when a node has taken a seat, with its island and layers; gives the island's model, if somebody sees it."""
@@ -343,11 +106,7 @@ class IslandNode:
         self.pipeline: Pipeline | None = None
         self._settlement: Settlement | None = None
         if not world.is_late:
-            standings = {machine.name: Standing() for machine in survey.machines}
-            scopes = {first: f"island {first}" for first in layout.islands}
-            shards = {first: place for place, first in enumerate(layout.islands)}
-            ranges = {(first, last): (f"range {first}-{last}", who) for first, last, who in layout.ranges}
-            self._settlement = Settlement(layout, scopes, shards, ranges, standings)
+            self._settlement = Settlement.first(layout)
 
     async def run(self) -> None:
         """Trains until cancelled."""
@@ -390,10 +149,7 @@ class IslandNode:
         standings = {name: Standing.read(summaries[name]) for name in view.members}
         self._settlement = settle(view.name, standings, self._survey, self._settings, self._shards)
         if view.members[0] == self.world.name:
-            formed = self._settlement.layout.formed()
-            self.world.record(
-                IslandsFormed(at=self.world.now, islands=formed.islands, samples_a_second=formed.samples_a_second)
-            )
+            self.world.record(self._settlement.layout.formed(at=self.world.now))
         self._exchanges_are_old = True
         self._changed.set()
 
@@ -528,7 +284,7 @@ class IslandNode:
 
     # Exchanges ---
 
-    def _close_exchanges(self, keep: dict[RangeKey, tuple[str, tuple[str, ...]]] | None = None) -> None:
+    def _close_exchanges(self, keep: Exchanges | None = None) -> None:
         for key, exchange in list(self._exchanges.items()):
             if keep is None or key not in keep or keep[key][0] != exchange.scope:
                 exchange.background.cancel()
@@ -548,17 +304,18 @@ class IslandNode:
                 continue
             modules = nn.Sequential(*(module for module, _ in held.values()))
             world = Scoped(self.world, scope, begins=True)
-            replica = SpanReplica(world, members, modules, optimizers, self)
+            replica = SpanReplica(
+                world, members, modules, optimizers, loss=self._loss, before_change=self._keep_versions
+            )
             background = Background(self._group)
             talk = self._strategy.talk(replica)
             talk.start(background)
             self._exchanges[first, last] = _Exchange(scope, replica, talk, background)
 
-    @property
-    def loss(self) -> float:
+    def _loss(self) -> float:
         return self.pipeline.loss if self.pipeline else math.nan
 
-    def keep_versions(self) -> None:
+    def _keep_versions(self) -> None:
         if self.stage:
             self.stage.keep_versions()
 
@@ -615,40 +372,3 @@ class IslandNode:
                 sent_bytes=self.world.sent_bytes if sent_bytes is None else sent_bytes,
             )
         )
-
-
-# Layers on their way ---
-
-
-def packed(layers: Layers) -> bytes:
-    """Weights, buffers, and what optimisers remember."""
-    tensors: dict[str, torch.Tensor] = {}
-    for layer, (module, optimizer) in layers.items():
-        for name, value in module.state_dict().items():
-            tensors[f"{layer}/model/{name}"] = value.detach().cpu().contiguous().clone()
-        if optimizer:
-            for name, remembered in what_is_remembered(optimizer).items():
-                tensors[f"{layer}/optimizer/{name}"] = torch.from_numpy(remembered)
-    return safetensors.torch.save(tensors)
-
-
-def fill(layers: Layers, body: bytes | memoryview) -> bool:
-    """Puts what was packed into layers; `False` if it is not all of it, and nothing is changed then."""
-    try:
-        tensors = safetensors.torch.load(bytes(body))
-    except safetensors.SafetensorError:
-        return False
-    for layer, (module, _) in layers.items():
-        for name, value in module.state_dict().items():
-            given = tensors.get(f"{layer}/model/{name}")
-            if given is None or given.shape != value.shape or not torch.isfinite(given).all():
-                return False
-    with torch.no_grad():
-        for layer, (module, optimizer) in layers.items():
-            for name, value in module.state_dict().items():
-                value.copy_(tensors[f"{layer}/model/{name}"])
-            prefix = f"{layer}/optimizer/"
-            memory = {key.removeprefix(prefix): each.numpy() for key, each in tensors.items() if key.startswith(prefix)}
-            if optimizer and memory:
-                remember(optimizer, memory)
-    return True

@@ -180,15 +180,18 @@ class Survey:
         twice = [self.machines[place].name for place in used if used.count(place) > 1]
         if twice:
             raise TaskError(f"islands: {twice[0]} is in two places")
-        samples = sum(self.terms.batch / island.cut.batch_s for island in found)
+        return self.plan_for(found, "named by the user")
+
+    def plan_for(self, islands: Sequence[Island], how: str) -> Plan:
+        """For islands that were found in another way; what averaging takes is not looked at."""
+        used = {place for island in islands for place in island.order}
+        samples = sum(self.terms.batch / island.cut.batch_s for island in islands)
         idle = tuple(place for place in range(len(self.machines)) if place not in used)
-        return Plan(tuple(found), idle, samples, 0.0, "named by the user")
+        return Plan(tuple(islands), idle, samples, 0.0, how)
 
 
-def survey_task(
-    network: Network | dict[str, Any], task: Task, settings: IslandSettings
-) -> tuple[nn.Sequential, Survey]:
-    """A task's model as a chain, with what it costs on a network's nodes, or on those that `Survey.facts` tells of."""
+def survey_task(network: Network | dict[str, Any], task: Task, settings: IslandSettings) -> Survey:
+    """What a task's model costs, on a network's nodes or on those that `Survey.facts` tells of."""
     example = task.train.inputs[: task.batch]
     model = (task.chain or task.model)().to(example.device)
     links = chain(model, example)
@@ -205,7 +208,7 @@ def survey_task(
     else:
         machines = tuple(Machine(*each) for each in network["machines"])
         pairs = Pairs(*(np.array(each) for each in network["pairs"]))
-    return links, Survey(layers, machines, pairs, terms)
+    return Survey(layers, machines, pairs, terms)
 
 
 def _copies(optimizer: Callable[[Sequence[nn.Parameter]], Optimizer]) -> float:
@@ -259,17 +262,18 @@ class Layout:
         ]
         self.ranges = [(start, stop, tuple(names[i] for i in who)) for start, stop, who in ranges(owners)]
 
-    def formed(self) -> IslandsFormed:
+    def formed(self, at: float = 0.0) -> IslandsFormed:
+        """What the trace says of it."""
         told = [
             ", ".join(f"{node} {self.spans[node][0]}-{self.spans[node][1]}" for node in nodes)
             for nodes in self.islands.values()
         ]
-        return IslandsFormed(at=0.0, islands=tuple(told), samples_a_second=self.plan.samples_a_second)
+        return IslandsFormed(at=at, islands=tuple(told), samples_a_second=self.plan.samples_a_second)
 
 
 def lay_out(network: Network | dict[str, Any], task: Task, settings: IslandSettings, *, seed: int = 0) -> Layout:
     """Who holds what: as the user has said, or the best that there is."""
-    _, survey = survey_task(network, task, settings)
+    survey = survey_task(network, task, settings)
     plan = survey.plan_of(settings.islands) if settings.islands else survey.plans(seed=seed)[0]
     return Layout(plan, survey, settings)
 

@@ -28,8 +28,9 @@ from atoll.trace import (
     Tested,
     Trace,
 )
+from atoll.train.assembly import Assembly
 from atoll.train.checkpoint import TRACE, Identity, forget, latest, read_run, write_run
-from atoll.train.islandnode import Assembly, IslandNode
+from atoll.train.islandnode import IslandNode
 from atoll.train.islands import Layout, build_chain, lay_out, parse_islands
 from atoll.train.node import train
 from atoll.train.parts import Parts, data_used

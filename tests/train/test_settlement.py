@@ -1,0 +1,64 @@
+"""Who holds what after a change: whole islands stay, and everybody works out the same."""
+
+from atoll.network import parse_network
+from atoll.train.islands import Layout, Survey, parse_islands, survey_task
+from atoll.train.settlement import Settlement, Standing, settle
+from tests.train.test_islands import SIX, task
+
+NAMES = ("a", "b", "c", "d", "e", "f")
+
+
+def surveyed(settings: str = "auto") -> Survey:
+    return survey_task(parse_network(SIX, name="six"), task(), parse_islands(settings))
+
+
+def first(survey: Survey, islands: str) -> Settlement:
+    """Everybody is new, and some islands are made of them."""
+    settings = parse_islands(islands)
+    return Settlement.first(Layout(survey.plan_of(settings.islands), survey, settings))
+
+
+def standings(settlement: Settlement, names: tuple[str, ...]) -> dict[str, Standing]:
+    spans = settlement.layout.spans
+    return {name: settlement.standing(name, range(*spans[name]) if name in spans else ()) for name in names}
+
+
+def test_where_a_node_stands_can_be_told_and_read() -> None:
+    for standing in standings(first(surveyed(), "a+b+c/d+e"), NAMES).values():
+        assert Standing.read(standing.summary()) == standing
+    assert Standing.read(Standing().summary()) == Standing()
+
+
+def test_islands_that_are_whole_stay_as_they_are() -> None:
+    survey = surveyed("auto:memory=18kB")
+    before = first(survey, "a+b+c/d+e+f:memory=18kB")
+    same = settle("7.a", standings(before, NAMES), survey, parse_islands("auto"), 2)
+    assert same.scopes == before.scopes
+    assert same.ranges == before.ranges
+    left = tuple(name for name in NAMES if name != "b")
+    after = settle("8.a", standings(before, left), survey, parse_islands("auto"), 2)
+    assert after.layout.islands["d"] == ("d", "e", "f")
+    assert after.scopes["d"] == "island d"
+    assert {after.layout.seats[name].island for name in ("a", "c")} <= set(after.layout.islands) - {"d"}
+    assert all(scope.endswith("8.a") for island, scope in after.scopes.items() if island != "d")
+    assert after.shards["d"] == 1
+    assert min(after.shards.values()) == 0, "the examples of an island that was broken are learned from again"
+    assert all(scope.endswith("8.a") for scope, _ in after.ranges.values()), "its owners are others now"
+    missing = list(range(*before.layout.spans["b"]))
+    for name in ("a", "c"):
+        for layer in set(range(*after.layout.spans[name])) & set(missing):
+            assert set(after.sources(name, layer)) <= {"d", "e", "f"}, "only the other island has it"
+
+
+def test_who_comes_back_is_taken_in() -> None:
+    survey = surveyed("auto:memory=18kB")
+    before = first(survey, "a+c/d+e+f:memory=18kB")
+    told = standings(before, NAMES)
+    told["b"] = Standing()
+    after = settle("9.a", told, survey, parse_islands("auto"), 2)
+    assert "b" in after.layout.seats or after.layout.islands == before.layout.islands
+    lone = settle("9.d", {name: told[name] for name in ("d", "e", "f")}, survey, parse_islands("auto"), 2)
+    assert lone.layout.islands == {"d": ("d", "e", "f")}
+    kept = [key for key in lone.ranges if key in before.ranges]
+    assert kept
+    assert all(lone.ranges[key] == before.ranges[key] for key in kept), "fewer owners of the same go on as they were"
