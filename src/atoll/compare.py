@@ -127,10 +127,8 @@ class Plan:
         for strategy in self.strategies:
             if strategy or not self.script:
                 parse_strategy(strategy)
-        if self.islands and (self.script or self.checkpoints):
-            raise EmulationError(
-                "islands are of tasks, and are not saved so far: leave out --islands, or --checkpoint and the script"
-            )
+        if self.islands and self.script:
+            raise EmulationError("a script forms islands itself (run.wrap_stages): leave out --islands")
         if self.script:
             self._check_script()
             return

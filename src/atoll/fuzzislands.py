@@ -28,7 +28,9 @@ from atoll.strategy import parse_strategy
 from atoll.trace import Computed, Event, Exchanged, StageReported
 from atoll.train.islandnode import IslandNode
 from atoll.train.islands import Layout, lay_out, parse_islands
+from atoll.train.lesson import TaskLesson
 from atoll.train.parts import Parts
+from atoll.train.settlement import Settlement
 from atoll.train.task import Examples, Task
 from atoll.world import Simulation
 from atoll.world.faults import Fault
@@ -110,7 +112,9 @@ def check_islands(net: Network, seed: int, strategy: str, faults: tuple[Fault, .
     nodes: dict[str, IslandNode] = {}
 
     async def program(world: SimWorld) -> None:
-        nodes[world.name] = IslandNode(world, layout, task, parts, parse_strategy(strategy), seed=seed)
+        lesson = TaskLesson(task, parts, seed=seed)
+        first, settings = Settlement.first(layout), layout.settings
+        nodes[world.name] = IslandNode(world, layout.survey, settings, lesson, parse_strategy(strategy), first=first)
         await nodes[world.name].run()
 
     simulation = Simulation(net, seed=seed, trace=witness, faults=faults)

@@ -7,14 +7,19 @@ import pytest
 import torch
 from torch import nn
 
+from atoll.island import read_tensors
 from atoll.network import parse_network
 from atoll.strategy import Quantity, parse_strategy
-from atoll.trace import Computed, Event, IslandsFormed, Tested, Trace, read_trace
+from atoll.trace import CheckpointSaved, Computed, Event, IslandsFormed, Tested, Trace, read_trace
 from atoll.train import RunSpec, simulate
 from atoll.train.assembly import Assembly
-from atoll.train.islandnode import IslandNode
+from atoll.train.checkpoint import read_run
+from atoll.train.islandnode import IslandNode, Seated
 from atoll.train.islands import Layout, lay_out, parse_islands, survey_task
+from atoll.train.lesson import TaskLesson
 from atoll.train.parts import Parts
+from atoll.train.settlement import Settlement
+from atoll.train.span import layers_in, updates_in
 from atoll.world import Simulation
 from atoll.world.base import World
 from atoll.world.faults import parse_faults
@@ -22,6 +27,11 @@ from atoll.world.simworld import SimWorld
 from tests.train.test_islands import SIX, task
 
 NAMES = ("a", "b", "c", "d", "e", "f")
+
+
+def node_of(world: World, layout: Layout, lesson: TaskLesson, strategy: str, seated: Seated) -> IslandNode:
+    first, talk = Settlement.first(layout), parse_strategy(strategy)
+    return IslandNode(world, layout.survey, layout.settings, lesson, talk, first=first, seated=seated)
 
 
 def test_unequal_cuts_meet_at_the_mean_of_the_whole(tmp_path: Path) -> None:
@@ -42,7 +52,7 @@ def test_unequal_cuts_meet_at_the_mean_of_the_whole(tmp_path: Path) -> None:
         return whole[order[0]]
 
     async def program(world: SimWorld) -> None:
-        await IslandNode(world, layout, still, parts, parse_strategy("allreduce:every=2"), seed=0, seated=seated).run()
+        await node_of(world, layout, TaskLesson(still, parts, seed=0), "allreduce:every=2", seated).run()
 
     before = {}
     with Trace(tmp_path / "t.jsonl") as trace:
@@ -115,7 +125,7 @@ def test_what_a_lost_node_knew_comes_from_others(tmp_path: Path) -> None:
         seats[world.name] = order, layers
 
     async def program(world: SimWorld) -> None:
-        await IslandNode(world, layout, still, parts, parse_strategy("none"), seed=0, seated=seated).run()
+        await node_of(world, layout, TaskLesson(still, parts, seed=0), "none", seated).run()
 
     crash = parse_faults('[[fault]]\nkind = "crash"\nnodes = ["b"]\nat = 5.0\n', network.node_names)
     with Trace(tmp_path / "t.jsonl") as trace:
@@ -126,3 +136,69 @@ def test_what_a_lost_node_knew_comes_from_others(tmp_path: Path) -> None:
     kept = [float(each.detach().mean()) for name in ("d", "e", "f") for each in seats[name][1].parameters()]
     assert set(kept) == {2.0}
     assert set(found) == {1.0, 2.0}, "what its neighbours know, and of the rest what the other island knows"
+
+
+def test_a_run_that_goes_on_writes_the_same_bytes(tmp_path: Path) -> None:
+    """With a node that crashes, and returns, in between."""
+    network = parse_network(SIX, name="six")
+    crash = '[[fault]]\nkind = "crash"\nnodes = ["b"]\nat = 12.0\nuntil = 22.0\n'
+
+    def spec(name: str, limit_s: float, *, resume: bool = False) -> RunSpec:
+        return RunSpec(
+            network=network,
+            task="toy",
+            strategy="vrl:every=4,overlap",
+            shards="iid",
+            islands="a+b+c/d+e+f:memory=18kB",
+            limit_s=limit_s,
+            stops=False,
+            faults=parse_faults(crash, network.node_names),
+            checkpoints=tmp_path / name,
+            checkpoint_s=8.0,
+            resume=resume,
+        )
+
+    simulate(spec("whole", 40.0), tmp_path / "whole.jsonl", task=task())
+    simulate(spec("parts", 17.0), tmp_path / "parts.jsonl", task=task())
+    simulate(spec("parts", 40.0, resume=True), tmp_path / "parts.jsonl", task=task())
+    assert (tmp_path / "whole.jsonl").read_bytes() == (tmp_path / "parts.jsonl").read_bytes()
+    events = list(read_trace(tmp_path / "whole.jsonl"))
+    assert [event.at for event in events if isinstance(event, CheckpointSaved)] == [8, 16, 24, 32]
+    last = {event.node: event.at for event in events if isinstance(event, Computed)}
+    assert all(at > 39 for at in last.values()), "all are at work at the end"
+    assert max(event.measure for event in events if isinstance(event, Tested)) > 0.8
+
+
+def test_what_nobody_has_comes_from_the_newest_checkpoint(tmp_path: Path) -> None:
+    """An island that needs both of its nodes, and one of them is killed."""
+    network = parse_network(SIX.replace('"a", "b", "c", "d", "e", "f"', '"a", "b"'), name="two")
+    crash = '[[fault]]\nkind = "crash"\nnodes = ["b"]\nat = 22.0\nuntil = 25.0\n'
+    spec = RunSpec(
+        network=network,
+        task="toy",
+        strategy="none",
+        shards="iid",
+        islands="a+b:memory=18kB",
+        limit_s=41.0,
+        stops=False,
+        faults=parse_faults(crash, network.node_names),
+        checkpoints=tmp_path / "kept",
+        checkpoint_s=20.0,
+    )
+    simulate(spec, tmp_path / "t.jsonl", task=task())
+    counts = {}
+    for folder in ("00000020.000", "00000040.000"):
+        _, nodes, _ = read_run(tmp_path / "kept" / folder, ("a", "b"), spec.identity)
+        tensors = read_tensors(nodes["b"]["layers"].tobytes())
+        counts[folder] = {layer: updates_in(tensors, layer) for layer in layers_in(tensors)}
+    first, last = counts.values()
+    assert first.keys() == last.keys()
+    for layer, updates in last.items():
+        if layer == 4:  # it has nothing to learn
+            continue
+        assert updates > first[layer] + 20, "it went on from there, and learned more"
+    events = read_trace(tmp_path / "t.jsonl")
+    before = [event.measure for event in events if isinstance(event, Tested) and event.at < 22]
+    events = read_trace(tmp_path / "t.jsonl")
+    after = [event.measure for event in events if isinstance(event, Tested) and 25 < event.at < 32]
+    assert after[0] > before[-1] - 0.1, "it does not begin anew"

@@ -1,5 +1,7 @@
 """Who holds what after a change: whole islands stay, and everybody works out the same."""
 
+import dataclasses
+
 from atoll.network import parse_network
 from atoll.train.islands import Layout, Survey, parse_islands, survey_task
 from atoll.train.settlement import Settlement, Standing, settle
@@ -20,7 +22,8 @@ def first(survey: Survey, islands: str) -> Settlement:
 
 def standings(settlement: Settlement, names: tuple[str, ...]) -> dict[str, Standing]:
     spans = settlement.layout.spans
-    return {name: settlement.standing(name, range(*spans[name]) if name in spans else ()) for name in names}
+    held = {name: tuple(range(*spans[name])) if name in spans else () for name in names}
+    return {name: dataclasses.replace(settlement.standing(name), held=held[name]) for name in names}
 
 
 def test_where_a_node_stands_can_be_told_and_read() -> None:

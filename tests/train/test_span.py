@@ -4,38 +4,40 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import safetensors.torch
 import torch
 from torch import nn
 from torch.optim import SGD, AdamW
 
 from atoll.errors import TaskError
 from atoll.train.memory import what_is_remembered
-from atoll.train.span import fill, packed
+from atoll.train.span import Held, fill, layers_in, tensors_of
 from tests.train.test_islands import run
 
 
 def test_layers_on_their_way() -> None:
     for make in (lambda values: SGD(values, lr=0.1, momentum=0.9), AdamW):
         modules = {3: nn.Linear(3, 2), 4: nn.BatchNorm1d(2)}
-        one = {layer: (module, make(list(module.parameters()))) for layer, module in modules.items()}
+        one = {layer: Held(module, make(list(module.parameters())), 7) for layer, module in modules.items()}
         for _ in range(2):
             modules[4](modules[3](torch.randn(5, 3))).sum().backward()
-            for _, optimizer in one.values():
-                optimizer.step()
+            for held in one.values():
+                assert held.optimizer is not None
+                held.optimizer.step()
         others = {3: nn.Linear(3, 2), 4: nn.BatchNorm1d(2)}
-        other = {layer: (module, make(list(module.parameters()))) for layer, module in others.items()}
-        body = packed(one)
+        other = {layer: Held(module, make(list(module.parameters()))) for layer, module in others.items()}
+        body = tensors_of(one)
+        assert layers_in(body) == [3, 4]
         assert fill(other, body)
-        for layer, (module, optimizer) in one.items():
-            for name, value in module.state_dict().items():
-                assert torch.equal(value, other[layer][0].state_dict()[name])
-            mine, yours = (what_is_remembered(each) for each in (optimizer, other[layer][1]))
+        for layer, held in one.items():
+            assert other[layer].updates == 7
+            for name, value in held.module.state_dict().items():
+                assert torch.equal(value, other[layer].module.state_dict()[name])
+            mine, yours = (what_is_remembered(each.optimizer) for each in (held, other[layer]) if each.optimizer)
             assert sorted(mine) == sorted(yours)
             assert all(np.array_equal(mine[key], yours[key]) for key in mine)
-        assert not fill(other, b"nonsense")
-        assert not fill({5: (nn.Linear(3, 2), None)}, body), "another layer"
-        assert not fill({3: (nn.Linear(2, 3), None)}, body), "another shape"
+        assert not fill(other, {})
+        assert not fill({5: Held(nn.Linear(3, 2), None)}, body), "another layer"
+        assert not fill({3: Held(nn.Linear(2, 3), None)}, body), "another shape"
 
 
 def test_what_makes_no_sense_is_not_taken() -> None:
@@ -43,16 +45,17 @@ def test_what_makes_no_sense_is_not_taken() -> None:
     optimizer = SGD(module.parameters(), lr=0.1, momentum=0.9)
     module(torch.randn(5, 3)).sum().backward()
     optimizer.step()
-    right = safetensors.torch.load(packed({0: (module, optimizer)}))
+    right = tensors_of({0: Held(module, optimizer)})
     before = module.weight.detach().clone()
     for name, wrong in {
+        "0/updates": torch.zeros(2),
         "0/model/weight": torch.full((2, 3), float("nan")),
         "0/optimizer/0/momentum_buffer": torch.zeros(7, 7),
         "0/optimizer/1/momentum_buffer": torch.full((2,), float("inf")),
         "0/optimizer/9/momentum_buffer": torch.zeros(2),
         "0/optimizer/x/momentum_buffer": torch.zeros(2),
     }.items():
-        assert not fill({0: (module, optimizer)}, safetensors.torch.save({**right, name: wrong})), name
+        assert not fill({0: Held(module, optimizer)}, {**right, name: wrong}), name
     assert torch.equal(module.weight, before)
 
 

@@ -3,7 +3,7 @@
 from atoll.island.chain import chain, profile
 from atoll.island.cut import Costs, Cut, Hop, Layer, Machine, Memory, Stage, Terms, best_cut, cut
 from atoll.island.form import Averaging, Island, Pairs, Plan, equal_cuts, form, ranges, reform
-from atoll.island.pipeline import Given, Pipeline, Seat, read_tensors
+from atoll.island.pipeline import Given, Pipeline, Seat, Source, read_tensors
 from atoll.island.probe import Prober
 from atoll.island.stage import WEIGHTS, StageModel, Weights
 from atoll.island.survey import survey
@@ -24,6 +24,7 @@ __all__ = [
     "Plan",
     "Prober",
     "Seat",
+    "Source",
     "Stage",
     "StageModel",
     "Terms",

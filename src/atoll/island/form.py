@@ -372,6 +372,17 @@ class _Former:
                 islands = [island for island in islands if island not in taken] + found
         return islands
 
+    def as_it_is(self, order: tuple[int, ...], stages: Sequence[tuple[int, int, int]]) -> Cut:
+        """A cut that is there already."""
+        hops = [*self.pairs.hops(order), None]
+        found = zip(order, hops, stages, strict=True)
+        return Cut(
+            tuple(
+                self.costs.stage(start, stop, self.machines[place], hop, holds)
+                for place, hop, (start, stop, holds) in found
+            )
+        )
+
 
 def form(
     layers: Sequence[Layer],
@@ -422,7 +433,7 @@ def reform(
     pairs: Pairs,
     terms: Terms,
     *,
-    kept: Sequence[tuple[int, ...]],
+    kept: Sequence[tuple[tuple[int, ...], Sequence[tuple[int, int, int]]]],
     free: Sequence[int],
 ) -> list[Island]:
     """Islands after a change: those that are whole stay as they are, and the rest makes the best of it.
@@ -434,11 +445,12 @@ def reform(
         machines: all that there are.
         pairs: what lies between them.
         terms: how islands train.
-        kept: islands that are whole.
+        kept: islands that are whole: their orders, and what each stage has (first layer, the one behind the last, and
+            how many batches it may hold).
         free: machines that are here and in none.
     """
     former = _Former(layers, machines, pairs, terms, Averaging())
-    islands = [island for order in kept if (island := former.island(order))]
+    islands = [Island(order, former.as_it_is(order, stages)) for order, stages in kept]
     for start in range(0, len(free), EXACT):
         islands += former.exactly(sorted(free[start : start + EXACT]))
     used = {place for island in islands for place in island.order}

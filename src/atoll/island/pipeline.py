@@ -78,8 +78,8 @@ class Given:
     targets: Tensor
 
 
-Source = Callable[[], Given]
-"""Gives the next batch."""
+Source = Callable[[], Given | None]
+"""Gives the next batch, if there is one now; who makes it wait calls `Pipeline.wake` when there is."""
 
 
 @dataclass(slots=True, eq=False)
@@ -171,6 +171,10 @@ class Pipeline:
                 await self._rest()
             turn = not batch
 
+    def wake(self) -> None:
+        """There is something to do."""
+        self._wake.set()
+
     # What comes ---
 
     def _hear_forward(self, message: Message) -> None:
@@ -215,7 +219,9 @@ class Pipeline:
         if self._source is None:
             return self._inputs.popleft() if self._inputs else None
         if not self._pieces and not (self._seat.flush and (self._model.held or self._learned[0])):
-            self._begin(self._source())
+            given = self._source()
+            if given is not None:
+                self._begin(given)
         return self._pieces.popleft() if self._pieces else None
 
     def _begin(self, given: Given) -> None:

@@ -7,6 +7,8 @@ others' owners of them.  Exchanges go on wherever their owners are the same, or 
 """
 
 import asyncio
+import dataclasses
+import hashlib
 import json
 import math
 from collections.abc import Callable
@@ -16,27 +18,25 @@ import numpy as np
 from torch import nn
 
 from atoll.group import Group, Summary, View
-from atoll.island import Given, Pipeline, Prober, Seat, StageModel
-from atoll.seeds import derive
+from atoll.island import Pipeline, Prober, Seat, StageModel
+from atoll.saved import Saved, note, part, read_note, under
 from atoll.strategy import Strategy
 from atoll.strategy.talk import Talk
 from atoll.trace import Tested
 from atoll.train.assembly import Assembly
-from atoll.train.batches import Batches
-from atoll.train.islands import Layout, build_chain
+from atoll.train.islands import Facts, IslandSettings, Survey
+from atoll.train.lesson import Lesson
 from atoll.train.node import Background
-from atoll.train.parts import Parts
 from atoll.train.settlement import Exchanges, RangeKey, Settlement, Standing, settle
-from atoll.train.span import Held, Layers, SpanReplica, fill, packed
-from atoll.train.task import Task
-from atoll.world.base import Lane, Message, World
-from atoll.world.hearing import hear
+from atoll.train.span import Layers, SpanReplica
+from atoll.train.stock import Stock
+from atoll.world.base import World
 from atoll.world.scoped import Scoped
 
-__all__ = ["IslandNode"]
+__all__ = ["IslandNode", "Seated"]
 
-ASK_AGAIN_S = 5.0
-"""How long an answer to a request for layers may take before the next node is asked, while it can be reached."""
+LOOK_EVERY_S = 1.0
+"""How often a node looks what it knows of itself and of its links."""
 
 Seated = Callable[[World, tuple[str, ...], nn.Module], Assembly | None]
 """Told when a node has taken a seat, with its island and layers; gives the island's model, if somebody sees it."""
@@ -57,97 +57,137 @@ class IslandNode:
 
     Args:
         world: where it is.
-        layout: who holds what at the beginning.
-        task: what is learned.
-        parts: whose examples.
+        survey: what is known of layers, machines and links.
+        settings: how islands train.
+        lesson: what is learned.
         strategy: how islands talk.
-        seed: of the run; all islands' models begin alike.
+        first: who holds what at the beginning, where that is agreed on beforehand.
+        find: finds out what this machine is like, where that is not declared.
         seated: told when it takes a seat.
+        at_boundary: called after every step, with what gives the node's state at that moment.
     """
 
     def __init__(
         self,
         world: World,
-        layout: Layout,
-        task: Task,
-        parts: Parts,
+        survey: Survey,
+        settings: IslandSettings,
+        lesson: Lesson,
         strategy: Strategy,
         *,
-        seed: int,
+        first: Settlement | None = None,
+        find: Callable[[], Facts] | None = None,
         seated: Seated = lambda *_: None,
+        at_boundary: Callable[[Callable[[], Saved]], None] | None = None,
     ) -> None:
         self.world = world
-        self._survey = survey = layout.survey
-        self._task = task
-        self._parts = parts
-        self._settings = layout.settings
+        self._survey = survey
+        self._settings = settings
+        self._lesson = lesson
         self._strategy = strategy
-        self._seed = seed
+        self._find = find
+        self._facts = find() if find else None
         self._seated = seated
-        self._shards = parts.count
-        self._hall = Scoped(world, "islands")
-        self.council = Group(self._hall, tuple(machine.name for machine in survey.machines))
-        self._layers: Layers = {}
-        self._before: dict[int, Held] = {}
-        """Layers that it held before, for those who ask."""
+        self._at_boundary = at_boundary
+        hall = Scoped(world, "islands")
+        self.council = Group(hall, tuple(machine.name for machine in survey.machines))
+        self.stock = Stock(hall, lesson)
         self._exchanges: dict[RangeKey, _Exchange] = {}
         self._exchanges_are_old = False
         self._group: asyncio.TaskGroup | None = None
         self._work: Background | None = None
         self._running = ""
         """What the pipeline is called that it is at work in."""
-        self._batches: Batches | None = None
         self._assembly: Assembly | None = None
         self._tested_at = 0
         self._probing: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
-        self._requests = 0
+        self.updates = 0
+        """Of all stages that it has been."""
+        self._most: int | None = None
+        self._resume: Saved = {}
         self.stage: StageModel | None = None
         self.pipeline: Pipeline | None = None
-        self._settlement: Settlement | None = None
-        if not world.is_late:
-            self._settlement = Settlement.first(layout)
+        self._settlement = None if world.is_late else first
 
-    async def run(self) -> None:
-        """Trains until cancelled."""
+    async def run(self, *, updates: int | None = None) -> None:
+        """Trains until cancelled, or for so many updates."""
+        self._most = updates
         async with asyncio.TaskGroup() as group:
             self._group = group
             background = Background(group)
             self.council.start(background, self)
-            background(hear(self._hall, "give", lambda message: self._asked(message, background)))
-            while True:
+            self.stock.start(background)
+            if self._find:
+                background(self._keep_looking())
+            while not self._is_over:
                 self._changed.clear()
                 if self._settlement is not None:
                     await self._follow(self._settlement)
                 await self._changed.wait()
+            self._stop()
+            self._close_exchanges()
+            background.cancel()
+
+    @property
+    def _is_over(self) -> bool:
+        return self._most is not None and self.updates >= self._most
 
     @property
     def standing(self) -> Standing:
         """Where it stands now."""
-        held = sorted({*self._layers, *self._before})
-        if self._settlement is None:
-            return Standing(held=tuple(held))
-        return self._settlement.standing(self.world.name, held)
+        there = self._settlement.standing(self.world.name) if self._settlement else Standing()
+        held, shelved = tuple(self.stock.held), tuple(sorted(self.stock.shelved.items()))
+        return dataclasses.replace(there, held=held, shelved=shelved, facts=self._facts)
 
     @property
     def seats(self) -> dict[str, Seat]:
         """Everybody's, as far as this node knows."""
         return self._settlement.layout.seats if self._settlement else {}
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """Of its island among all, and how many there are."""
+        seat = self.seats.get(self.world.name)
+        islands = list(self._settlement.layout.islands) if self._settlement else []
+        return (islands.index(seat.island), len(islands)) if seat else (0, 1)
+
+    async def _keep_looking(self) -> None:
+        assert self._find is not None
+        while True:
+            await self.world.sleep(LOOK_EVERY_S)
+            if not self.council.held:  # what it says of itself must not change while others decide by it
+                self._facts = self._find()
+
+    async def collect(self) -> nn.Sequential:
+        """The whole model as it is now, from those who hold it: of its own island, if it can be had there."""
+        settlement = self._settlement
+        assert settlement is not None, "nobody holds anything yet"
+        own, spans = settlement.island_of(self.world.name), settlement.layout.spans
+
+        def owners(layer: int) -> list[str]:
+            found = [name for name, (start, stop) in spans.items() if start <= layer < stop and name != self.world.name]
+            return sorted(found, key=lambda name: name not in own)
+
+        layers = await self.stock.fetch(range(len(self._survey.layers)), owners)
+        return nn.Sequential(*(held.module for held in layers.values()))
+
     # What all agree on ---
 
     def results(self) -> Summary:
-        return []
+        return [["settlement", self._settlement.digest if self._settlement else ""]]
 
     def compared(self, sender: str, results: Summary) -> bool:  # noqa: ARG002 - as a guest's
-        return True
+        return results == self.results()
 
     def summary(self) -> Summary:
-        return self.standing.summary()
+        return [["islands", self._settlement.digest if self._settlement else ""], *self.standing.summary()]
 
     def installed(self, view: View, summaries: dict[str, Summary]) -> None:
         standings = {name: Standing.read(summaries[name]) for name in view.members}
-        self._settlement = settle(view.name, standings, self._survey, self._settings, self._shards)
+        about = hashlib.blake2b(json.dumps(summaries, sort_keys=True).encode(), digest_size=4).hexdigest()
+        name = f"{view.name} {about}"  # numbers of views may come again after a checkpoint
+        self._settlement = settle(name, standings, self._survey, self._settings, self._lesson.shards)
         if view.members[0] == self.world.name:
             self.world.record(self._settlement.layout.formed(at=self.world.now))
         self._exchanges_are_old = True
@@ -157,12 +197,13 @@ class IslandNode:
 
     async def _follow(self, settlement: Settlement) -> None:
         """Does what a settlement says, unless there is a newer one before that is done."""
-        scope = settlement.standing(self.world.name, ()).scope
+        scope = settlement.standing(self.world.name).scope
         if scope == self._running:
             return  # exchanges follow at the next step boundary
         self._stop()
         if not scope:
             self._close_exchanges()
+            self._is_at_boundary()
             return
         fetching = asyncio.create_task(self._fetch(settlement))
         changed = asyncio.create_task(self._changed.wait())
@@ -178,90 +219,38 @@ class IslandNode:
             fetching.cancel()
             changed.cancel()
 
+    async def _fetch(self, settlement: Settlement) -> Layers:
+        """All layers of the new seat: own ones, and what others know of the rest."""
+        name, alike = self.world.name, self._lesson.alike
+        wanted = range(*settlement.layout.spans[name])
+        return await self.stock.fetch(wanted, lambda layer: settlement.sources(name, layer, alike=alike))
+
     def _stop(self) -> None:
         if self._work is not None:
             self._work.cancel()
         self._work, self._running = None, ""
         self.stage = self.pipeline = None
 
-    async def _fetch(self, settlement: Settlement) -> dict[int, Held]:
-        """All layers of the new seat: own ones, and what others know of the rest."""
-        start, stop = settlement.layout.spans[self.world.name]
-        chain = build_chain(self._task, self._seed)
-        here = {**self._before, **self._layers}
-        found = {}
-        missing: dict[tuple[str, ...], list[int]] = {}
-        for layer in range(start, stop):
-            if layer in here:
-                found[layer] = here[layer]
-                continue
-            module = chain[layer]
-            parameters = list(module.parameters())
-            found[layer] = module, self._task.optimizer(parameters) if parameters else None
-            sources = settlement.sources(self.world.name, layer)
-            if sources and (parameters or list(module.buffers())):
-                missing.setdefault(tuple(sources), []).append(layer)
-        for names, layers in missing.items():
-            for name in names:
-                if await self._ask(name, {layer: found[layer] for layer in layers}):
-                    break
-        return found
-
-    async def _ask(self, name: str, layers: Layers) -> bool:
-        """Asks a node for layers, and fills them with what it answers; `False` if it has none or cannot be reached."""
-        self._requests += 1
-        token = f"{self.world.name} {self.world.now:g} {self._requests}"
-        peer = self._hall.peer(name)
-        head = json.dumps({"layers": list(layers), "token": token}).encode()
-        try:
-            async with asyncio.timeout(ASK_AGAIN_S):
-                await peer.send("give", head, lane=Lane.CONTROL)
-            answer = asyncio.create_task(peer.receive(f"given {token}"))
-            lost = asyncio.create_task(peer.wait_until(reachable=False))
-            try:
-                await asyncio.wait({answer, lost}, return_when=asyncio.FIRST_COMPLETED)
-                if not answer.done():
-                    return False
-                return fill(layers, answer.result().body)
-            finally:
-                answer.cancel()
-                lost.cancel()
-        except TimeoutError:
-            return False
-
-    def _asked(self, message: Message, background: Background) -> None:
-        asked = json.loads(message.head)
-        here = {**self._before, **self._layers}
-        layers = {int(layer): here[int(layer)] for layer in asked["layers"] if int(layer) in here}
-        background(self._give(message.sender, f"given {asked['token']}", layers))
-
-    async def _give(self, name: str, channel: str, layers: Layers) -> None:
-        body = await self.world.aside(lambda: packed(layers))
-        await self._hall.peer(name).send(channel, b"", body, lane=Lane.BULK)
-
     def _begin(self, settlement: Settlement, layers: Layers) -> None:
         assert self._group is not None
-        world, settings, task = self.world, self._settings, self._task
+        world, settings, lesson = self.world, self._settings, self._lesson
         seat = settlement.layout.seats[world.name]
-        self._before = {layer: held for layer, held in {**self._before, **self._layers}.items() if layer not in layers}
-        self._layers = dict(layers)
-        held = nn.Sequential(*(module for module, _ in layers.values()))
+        self.stock.use(layers)
+        held = nn.Sequential(*(each.module for each in layers.values()))
         self.stage = StageModel(
             held,
-            [optimizer for _, optimizer in layers.values() if optimizer],
+            [each.optimizer for each in layers.values() if each.optimizer],
             weights=settings.weights,
             recompute=settings.recompute,
             slower=settings.slower,
         )
-        standing = settlement.standing(world.name, ())
-        if seat.before is None:
-            self._batches = self._parts.batches(standing.shard, derive(self._seed, "batches", standing.scope))
+        standing = settlement.standing(world.name)
         self.pipeline = Pipeline(
             Scoped(world, standing.scope),
             seat,
             self.stage,
-            source=self._next if seat.before is None else None,
-            loss=task.loss if seat.after is None else None,
+            source=lesson.source(standing.shard, standing.scope) if seat.before is None else None,
+            loss=lesson.loss if seat.after is None else None,
             recompute=settings.recompute,
             before_update=self._before_update,
             updated=self._updated,
@@ -271,15 +260,17 @@ class IslandNode:
         self._assembly = self._seated(world, standing.order, held)
         self._refresh_exchanges()
         self._work = Background(self._group)
-        self._prober = Prober(
-            Scoped(world, standing.scope),
-            seat,
-            self.stage,
-            inputs=task.test.inputs,
-            measure=task.measured,
-            tested=self._record_test,
-        )
-        self._prober.start(self._work)
+        if lesson.exam:
+            self._prober = Prober(
+                Scoped(world, standing.scope),
+                seat,
+                self.stage,
+                inputs=lesson.exam.inputs,
+                measure=lesson.exam.measured,
+                tested=self._record_test,
+            )
+            self._prober.start(self._work)
+        self._go_on()
         self._work(self.pipeline.run(self._work))
 
     # Exchanges ---
@@ -295,14 +286,14 @@ class IslandNode:
         assert self._settlement is not None
         assert self._group is not None
         self._exchanges_are_old = False
-        wanted = self._settlement.standing(self.world.name, ()).ranges
+        wanted = self._settlement.standing(self.world.name).ranges
         self._close_exchanges(wanted)
         for (first, last), (scope, members) in sorted(wanted.items()):
-            held = {layer: self._layers[layer] for layer in range(first, last)}
-            optimizers = {layer: optimizer for layer, (_, optimizer) in held.items() if optimizer}
+            held = {layer: self.stock.used[layer] for layer in range(first, last)}
+            optimizers = {layer: each.optimizer for layer, each in held.items() if each.optimizer}
             if (first, last) in self._exchanges or len(members) < 2 or not optimizers:
                 continue
-            modules = nn.Sequential(*(module for module, _ in held.values()))
+            modules = nn.Sequential(*(each.module for each in held.values()))
             world = Scoped(self.world, scope, begins=True)
             replica = SpanReplica(
                 world, members, modules, optimizers, loss=self._loss, before_change=self._keep_versions
@@ -321,18 +312,15 @@ class IslandNode:
 
     # Training ---
 
-    def _next(self) -> Given:
-        assert self._batches is not None
-        batch = self._batches.take()
-        np.add.at(self._parts.used, batch.numpy(), 1)
-        return Given(self._task.train.inputs[batch], self._task.train.targets[batch])
-
     async def _before_update(self) -> None:
         talks = [each.talk for each in self._exchanges.values()]
         await asyncio.gather(*(talk.after_gradient() for talk in talks if talk.uses_gradients))
 
     async def _updated(self, samples: int) -> None:
         assert self.stage is not None
+        self.updates += 1
+        for held in self.stock.used.values():
+            held.updates += 1
         if self._exchanges_are_old:
             self._refresh_exchanges()
         for each in self._exchanges.values():
@@ -340,18 +328,21 @@ class IslandNode:
             each.replica.work[each.replica.rank] += samples
         talks = [each.talk for each in self._exchanges.values()]
         merged = any(await asyncio.gather(*(talk.after_step() for talk in talks if not talk.is_idle)))
-        if merged or self.stage.updates - self._tested_at >= self._task.test_every:
-            self._test()
+        exam = self._lesson.exam
+        if exam and (merged or self.stage.updates - self._tested_at >= exam.every):
+            self._test(exam.every)
+        self._lesson.learned(self.updates, self._loss())
+        self._is_at_boundary()
+        if self._is_over:
+            self._changed.set()
 
-    def _test(self) -> None:
+    def _test(self, every: int) -> None:
         """Where somebody sees the whole model, its last stage tests it; else test examples go through the stages."""
         assert self.stage is not None
         assert self._work is not None
         assembly, standing = self._assembly, self.standing
         if assembly is None and standing.order[0] == self.world.name:
-            if self.stage.updates - self._tested_at >= self._task.test_every and (
-                self._probing is None or self._probing.done()
-            ):
+            if self.stage.updates - self._tested_at >= every and (self._probing is None or self._probing.done()):
                 self._tested_at = self.stage.updates
                 self._probing = self._work(self._prober.begin())
         elif assembly is not None and assembly.nodes[-1] == self.world.name and assembly.is_whole:
@@ -359,10 +350,11 @@ class IslandNode:
             self._record_test(assembly.test(), assembly.sent_bytes)
 
     def _record_test(self, measure: float, sent_bytes: int | None = None) -> None:
-        if self.stage is None:
+        exam = self._lesson.exam
+        if self.stage is None or exam is None:
             return
         if not math.isfinite(measure):
-            measure = 0.0 if self._task.rising else 1e9
+            measure = 0.0 if exam.rising else 1e9
         self.world.record(
             Tested(
                 at=self.world.now,
@@ -372,3 +364,44 @@ class IslandNode:
                 sent_bytes=self.world.sent_bytes if sent_bytes is None else sent_bytes,
             )
         )
+
+    # Checkpoints ---
+
+    def _is_at_boundary(self) -> None:
+        if self._at_boundary:
+            self._at_boundary(self.save)
+
+    def save(self) -> Saved:
+        """All that it is, but for batches on their way, at a step boundary."""
+        saved = {
+            "layers": np.frombuffer(self.stock.pack(), dtype=np.uint8),
+            "settlement": note(self._settlement.save() if self._settlement else None),
+            "counts": note([self.updates, self.stage.updates if self.stage else 0, self._tested_at]),
+            "world": np.frombuffer(self.world.save(), dtype=np.uint8),
+            **under("lesson", self._lesson.save()),
+        }
+        for (first, last), each in self._exchanges.items():
+            saved |= under(f"range {first} {last}/replica", each.replica.save())
+            saved |= under(f"range {first} {last}/talk", each.talk.save())
+        return saved
+
+    def load(self, saved: Saved) -> None:
+        """Goes on from what `save` gave; to be called before it runs."""
+        found = read_note(saved["settlement"])
+        self._settlement = Settlement.load(found, self._survey, self._settings) if found else None
+        self.stock.shelve(saved["layers"].tobytes())
+        self.stock.take_from_shelf()
+        self.world.load(saved["world"].tobytes())
+        self._resume = saved
+
+    def _go_on(self) -> None:
+        """What a checkpoint says of the seat that it takes first."""
+        saved, self._resume = self._resume, {}
+        if not saved:
+            return
+        assert self.stage is not None
+        self.updates, self.stage.updates, self._tested_at = read_note(saved["counts"])
+        self._lesson.load(part("lesson", saved))
+        for (first, last), each in self._exchanges.items():
+            each.replica.load(part(f"range {first} {last}/replica", saved))
+            each.talk.load(part(f"range {first} {last}/talk", saved))

@@ -1,13 +1,14 @@
-"""Runs in which islands hold the model: who holds what, and the node program of a stage.
+"""Runs in which islands hold the model: who holds what.
 
 A node's stage trains in its island's pipeline, and for each range of layers that it holds it takes part in an exchange
 with those who hold them in the other islands: the strategies that whole replicas have, each for a range.
 """
 
 import dataclasses
+import json
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,24 +35,26 @@ from atoll.island import (
     form,
     profile,
     ranges,
+    reform,
     survey,
 )
 from atoll.network import Network
-from atoll.seeds import derive
 from atoll.trace import IslandsFormed
 from atoll.train.task import Task
 
 __all__ = [
+    "Facts",
     "IslandSettings",
     "Layout",
     "Survey",
-    "build_chain",
     "lay_out",
     "parse_islands",
     "parse_size",
     "survey_task",
 ]
 
+UNKNOWN_S, UNKNOWN_RATE = 0.05, 12.5e6
+"""What is taken for a way that nobody has measured yet: latency, and bytes a second."""
 _SIZE = re.compile(r"([0-9.]+)\s*([kKMGT]?)B?")
 _WIRES = {"float32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -137,6 +140,28 @@ def _setting(name: str, value: str, text: str) -> object:
 # Who holds what ---
 
 
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a node has found out about itself."""
+
+    flops_a_second: float
+    memory_bytes: float
+    ways: Mapping[str, tuple[float, float]]
+    """To others, as far as they are known: seconds one way, and bytes a second (0: not known)."""
+
+    def told(self) -> str:
+        """In words that JSON has."""
+        ways = {name: [round(latency, 6), round(rate)] for name, (latency, rate) in self.ways.items()}
+        return json.dumps([self.flops_a_second, self.memory_bytes, ways])
+
+    @classmethod
+    def read(cls, text: str) -> "Facts":
+        speed, memory, ways = json.loads(text)
+        if not (speed > 0 and memory > 0):
+            raise ValueError(f"a machine of {speed} operations a second and {memory} bytes")
+        return cls(speed, memory, {str(name): (float(latency), float(rate)) for name, (latency, rate) in ways.items()})
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class Survey:
     """What a plan is made from."""
@@ -160,6 +185,23 @@ class Survey:
         layers = [dataclasses.replace(each, parameter_bytes=factor * each.parameter_bytes) for each in self.layers]
         return dataclasses.replace(self, layers=tuple(layers))
 
+    def with_facts(self, facts: Mapping[str, Facts]) -> "Survey":
+        """The same for those who have found out about themselves, instead of what was declared."""
+        if not facts:
+            return self
+        machines = tuple(Machine(each.flops_a_second, each.memory_bytes, name) for name, each in facts.items())
+        count = len(machines)
+        latency, rate = np.full((count, count), UNKNOWN_S), np.zeros((count, count))
+        places = {machine.name: place for place, machine in enumerate(machines)}
+        for name, found in facts.items():
+            for other, (seconds, bytes_a_second) in found.ways.items():
+                if other in places:
+                    latency[places[name], places[other]] = seconds
+                    rate[places[name], places[other]] = bytes_a_second
+        rate = np.where(rate > 0, rate, rate.T)  # what is not known this way is as the other way
+        rate = np.where(rate > 0, rate, UNKNOWN_RATE)
+        return dataclasses.replace(self, machines=machines, pairs=Pairs(latency, rate, np.ones((count, count))))
+
     def plans(self, averaging: Averaging | None = None, *, seed: int = 0) -> list[Plan]:
         return form(self.layers, self.machines, self.pairs, self.terms, averaging, seed=seed)
 
@@ -181,6 +223,14 @@ class Survey:
         if twice:
             raise TaskError(f"islands: {twice[0]} is in two places")
         return self.plan_for(found, "named by the user")
+
+    def plan_as_it_is(self, islands: Sequence[tuple[Sequence[str], Sequence[tuple[int, int, int]]]]) -> Plan:
+        """For islands that are there already: their nodes, and what each holds."""
+        places = {machine.name: place for place, machine in enumerate(self.machines)}
+        found = [(tuple(places[name] for name in names), stages) for names, stages in islands]
+        return self.plan_for(
+            reform(self.layers, self.machines, self.pairs, self.terms, kept=found, free=()), "as it is"
+        )
 
     def plan_for(self, islands: Sequence[Island], how: str) -> Plan:
         """For islands that were found in another way; what averaging takes is not looked at."""
@@ -240,8 +290,11 @@ class Layout:
         """By the name of the first node, which is the island's."""
         self.seats: dict[str, Seat] = {}
         self.spans: dict[str, tuple[int, int]] = {}
+        self.cuts: dict[str, tuple[tuple[int, int, int], ...]] = {}
+        """Of islands: of each stage the first layer, the one behind the last, and how many batches it may hold."""
         for island in plan.islands:
             nodes = [names[place] for place in island.order]
+            self.cuts[nodes[0]] = tuple((stage.start, stage.stop, stage.holds) for stage in island.cut.stages)
             for place, stage in enumerate(island.cut.stages):
                 self.spans[nodes[place]] = stage.start, stage.stop
                 self.seats[nodes[place]] = Seat(
@@ -276,11 +329,3 @@ def lay_out(network: Network | dict[str, Any], task: Task, settings: IslandSetti
     survey = survey_task(network, task, settings)
     plan = survey.plan_of(settings.islands) if settings.islands else survey.plans(seed=seed)[0]
     return Layout(plan, survey, settings)
-
-
-def build_chain(task: Task, seed: int) -> nn.Sequential:
-    """The model that all islands begin with."""
-    example = task.train.inputs[: task.batch]
-    with torch.random.fork_rng(devices=[]):
-        torch.random.manual_seed(derive(seed, "model") % 2**63)
-        return chain((task.chain or task.model)().to(example.device), example)

@@ -12,11 +12,13 @@ import torch
 from atoll.strategy import parse_strategy
 from atoll.trace import FinalTested
 from atoll.train.islandnode import IslandNode
-from atoll.train.islands import Layout, build_chain, lay_out, parse_islands
+from atoll.train.islands import Layout, lay_out, parse_islands
+from atoll.train.lesson import TaskLesson
 from atoll.train.node import train
 from atoll.train.parts import Parts
 from atoll.train.replica import TrainedReplica
 from atoll.train.run import RunSpec, check_device
+from atoll.train.settlement import Settlement
 from atoll.train.task import Task
 from atoll.train.tasks import load_task
 from atoll.world.faults import Fault, parse_faults
@@ -73,10 +75,11 @@ def node(world: LiveWorld, settings: dict[str, Any]) -> Coroutine[Any, Any, None
 async def _hold(world: LiveWorld, layout: Layout, task: Task, settings: dict[str, Any]) -> None:
     """The same where islands hold the model."""
     parts = Parts(task, tuple(layout.islands), shards=settings["shards"], seed=settings["seed"])
-    node = IslandNode(world, layout, task, parts, parse_strategy(settings["strategy"]), seed=settings["seed"])
+    lesson = TaskLesson(task, parts, seed=settings["seed"])
+    strategy, first = parse_strategy(settings["strategy"]), Settlement.first(layout)
+    node = IslandNode(world, layout.survey, layout.settings, lesson, strategy, first=first)
     if world.name == settings["members"][0] and not world.is_late:
-        size = sum(each.numel() for each in build_chain(task, settings["seed"]).parameters())
-        world.record(parts.started(settings["strategy"], size))
+        world.record(parts.started(settings["strategy"], lesson.size))
         world.record(layout.formed())
     try:
         await node.run()

@@ -31,9 +31,11 @@ from atoll.trace import (
 from atoll.train.assembly import Assembly
 from atoll.train.checkpoint import TRACE, Identity, forget, latest, read_run, write_run
 from atoll.train.islandnode import IslandNode
-from atoll.train.islands import Layout, build_chain, lay_out, parse_islands
+from atoll.train.islands import Layout, lay_out, parse_islands
+from atoll.train.lesson import TaskLesson
 from atoll.train.node import train
 from atoll.train.parts import Parts, data_used
+from atoll.train.settlement import Settlement
 from atoll.train.task import Task
 from atoll.train.tasks import load_task
 from atoll.train.verdict import Verdict
@@ -127,7 +129,7 @@ def simulate(spec: RunSpec, trace_path: Path, *, task: Task | None = None, layou
         if spec.checkpoints is None:
             raise CheckpointError("there is nothing to resume from: expected where the checkpoints are")
         place = latest(spec.checkpoints)
-        begin_s, nodes, known = read_run(place, course.members, spec.identity)
+        begin_s, nodes, known = read_run(place, spec.network.node_names, spec.identity)
         if begin_s >= spec.limit_s:
             raise CheckpointError(
                 f"{place}: is at {begin_s:g} s, and the limit is {spec.limit_s:g} s: expected a later one"
@@ -211,12 +213,11 @@ class _IslandCourse(_Course):
         super().__init__(spec, task, tuple(self._layout.islands))
 
     def run(self, referee: "_Referee", begin_s: float, until_s: float, nodes: dict[str, Saved]) -> dict[str, Saved]:
-        assert not nodes, "islands are not saved yet"
         spec, task, layout = self._spec, self._task, self._layout
         simulation = Simulation(spec.network, seed=spec.seed, trace=referee, faults=spec.faults)
-        referee.begin(simulation, last=True)
+        states: dict[str, Saved] = dict(nodes)
+        referee.begin(simulation, last=until_s >= spec.limit_s)
         whole: dict[tuple[str, ...], Assembly] = {}
-        size = sum(each.numel() for each in build_chain(task, spec.seed).parameters())
         begun: list[str] = []
 
         def seated(world: World, order: tuple[str, ...], layers: nn.Module) -> Assembly:
@@ -231,15 +232,33 @@ class _IslandCourse(_Course):
             return assembly
 
         async def program(world: SimWorld) -> None:
-            if not begun:
-                world.record(self.parts.started(spec.strategy, size))
+            lesson = TaskLesson(task, self.parts, seed=spec.seed)
+            if not begun and world.now == 0:
+                world.record(self.parts.started(spec.strategy, lesson.size))
                 world.record(layout.formed())
             begun.append(world.name)
-            node = IslandNode(world, layout, task, self.parts, self._strategy, seed=spec.seed, seated=seated)
+
+            def remember(save: Callable[[], Saved]) -> None:
+                states[world.name] = save()
+
+            node = IslandNode(
+                world,
+                layout.survey,
+                layout.settings,
+                lesson,
+                self._strategy,
+                first=Settlement.first(layout),
+                seated=seated,
+                at_boundary=remember if spec.checkpoints else None,
+            )
+            if world.name in nodes and world.now == begin_s:
+                node.load(nodes[world.name])
+            elif world.name in nodes:  # it has crashed since, and has what it wrote before
+                node.stock.shelve(nodes[world.name]["layers"].tobytes())
             await node.run()
 
         simulation.run(program, limit_s=until_s, begin_s=begin_s)
-        return {}
+        return {name: saved for name, saved in states.items() if name not in simulation.crashed}
 
 
 def check_device(name: str) -> str:

@@ -4,12 +4,15 @@ Islands that are whole stay as they are; the rest makes the best of it.  There i
 charge: it is a function of what a view's members said when they accepted it (`atoll.group`).
 """
 
-from collections.abc import Sequence
+import hashlib
+import json
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
 
 from atoll.group import Summary
 from atoll.island import reform
-from atoll.train.islands import IslandSettings, Layout, Survey
+from atoll.train.islands import Facts, IslandSettings, Layout, Survey
 
 __all__ = ["Exchanges", "RangeKey", "Settlement", "Standing", "settle"]
 
@@ -17,6 +20,8 @@ RangeKey = tuple[int, int]
 """The first layer of a range, and the one behind its last."""
 Exchanges = dict[RangeKey, tuple[str, tuple[str, ...]]]
 """What the exchange of each range is called, and who takes part."""
+StageCut = tuple[int, int, int]
+"""The first layer of a stage, the one behind its last, and how many batches it may hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +34,24 @@ class Standing:
     """What the island's pipeline is called: nobody mixes it up with one of before."""
     shard: int = -1
     """Whose examples the island learns from."""
+    cut: tuple[StageCut, ...] = ()
+    """What each of them holds."""
     held: tuple[int, ...] = ()
     """Layers whose weights it has."""
+    shelved: tuple[tuple[int, int], ...] = ()
+    """Layers that a checkpoint of its has, and how many updates they had had."""
+    facts: Facts | None = None
+    """What it has found out about itself, where that is not declared."""
     ranges: Exchanges = field(default_factory=dict)
     """What its exchanges are called, and who takes part."""
 
     def summary(self) -> Summary:
-        told: Summary = [["islands", ""], ["order", " ".join(self.order)], ["scope", self.scope], ["shard", self.shard]]
+        told: Summary = [["order", " ".join(self.order)], ["scope", self.scope], ["shard", self.shard]]
+        told.append(["cut", json.dumps(self.cut)])
         told.append(["held", " ".join(map(str, self.held))])
+        told.append(["shelved", json.dumps(self.shelved)])
+        if self.facts:
+            told.append(["facts", self.facts.told()])
         return told + [
             [f"range {first} {last}", f"{scope}|{' '.join(members)}"]
             for (first, last), (scope, members) in sorted(self.ranges.items())
@@ -55,12 +70,19 @@ class Standing:
             order=tuple(str(given.get("order", "")).split()),
             scope=str(given.get("scope", "")),
             shard=int(given.get("shard", -1)),
+            cut=_triples(given.get("cut", "[]")),
             held=tuple(int(each) for each in str(given.get("held", "")).split()),
+            shelved=tuple((int(layer), int(updates)) for layer, updates in json.loads(given.get("shelved", "[]"))),
+            facts=Facts.read(str(given["facts"])) if "facts" in given else None,
             ranges=ranges,
         )
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+def _triples(text: str) -> tuple[StageCut, ...]:
+    return tuple((int(start), int(stop), int(holds)) for start, stop, holds in json.loads(text))
+
+
+@dataclass(frozen=True, eq=False)
 class Settlement:
     """Who holds what from now on, as all members of a view have worked it out."""
 
@@ -84,26 +106,63 @@ class Settlement:
             standings={machine.name: Standing() for machine in layout.survey.machines},
         )
 
+    def save(self) -> dict[str, Any]:
+        """In words that JSON has."""
+        layout = self.layout
+        return {
+            "islands": [
+                [order, layout.cuts[first], self.scopes[first], self.shards[first]]
+                for first, order in layout.islands.items()
+            ],
+            "ranges": [[start, stop, *self.ranges[start, stop]] for start, stop, _ in layout.ranges],
+        }
+
+    @classmethod
+    def load(cls, saved: dict[str, Any], survey: Survey, settings: IslandSettings) -> "Settlement":
+        """What `save` told of."""
+        islands = [(tuple(order), cut) for order, cut, _, _ in saved["islands"]]
+        return cls(
+            Layout(survey.plan_as_it_is(islands), survey, settings),
+            scopes={order[0]: scope for order, _, scope, _ in saved["islands"]},
+            shards={order[0]: shard for order, _, _, shard in saved["islands"]},
+            ranges={(start, stop): (scope, tuple(members)) for start, stop, scope, members in saved["ranges"]},
+            standings={machine.name: Standing() for machine in survey.machines},
+        )
+
+    @cached_property
+    def digest(self) -> str:
+        """All who have settled alike have the same."""
+        return hashlib.blake2b(json.dumps(self.save()).encode(), digest_size=8).hexdigest()
+
     def island_of(self, name: str) -> tuple[str, ...]:
         seat = self.layout.seats.get(name)
         return self.layout.islands[seat.island] if seat else ()
 
-    def standing(self, name: str, held: Sequence[int]) -> Standing:
-        """Where a node stands in it, holding these layers so far."""
+    def standing(self, name: str) -> Standing:
+        """Where a node stands in it; what it has it says itself."""
         seat = self.layout.seats.get(name)
         return Standing(
             order=self.island_of(name),
             scope=self.scopes[seat.island] if seat else "",
             shard=self.shards[seat.island] if seat else -1,
-            held=tuple(held),
+            cut=self.layout.cuts[seat.island] if seat else (),
             ranges={(start, stop): self.ranges[start, stop] for start, stop, who in self.layout.ranges if name in who},
         )
 
-    def sources(self, name: str, layer: int) -> list[str]:
-        """Who may be asked for a layer: those of the old island, then those of the new one, then anybody."""
+    def sources(self, name: str, layer: int, *, alike: bool = True) -> list[str]:
+        """Who may be asked for a layer: those of the old island, then those of the new one, then anybody who has it;
+        if nobody does, who has it in a checkpoint, the newest first; and if there is none, and models differ at first,
+        who is first.
+        """
         old, new = self.standings[name].order, self.island_of(name)
         holders = [each for each, standing in self.standings.items() if layer in standing.held and each != name]
-        return sorted(holders, key=lambda each: (each not in old, each not in new, holders.index(each)))
+        if holders:
+            return sorted(holders, key=lambda each: (each not in old, each not in new, holders.index(each)))
+        saved = {each: dict(standing.shelved) for each, standing in self.standings.items()}
+        shelves = [each for each in saved if layer in saved[each]]
+        if shelves:
+            return sorted(shelves, key=lambda each: (-saved[each][layer], each != name, shelves.index(each)))
+        return [each for each in list(self.standings)[:1] if each != name and not alike]
 
 
 def settle(
@@ -118,24 +177,28 @@ def settle(
         settings: how islands train.
         shards: how many parts the examples are in.
     """
+    survey = survey.with_facts({each: standing.facts for each, standing in standings.items() if standing.facts})
     places = {machine.name: place for place, machine in enumerate(survey.machines)}
-    whole: dict[tuple[str, ...], str] = {}
+    whole: dict[tuple[str, ...], Standing] = {}
     for standing in standings.values():
         told = {standings[each].scope for each in standing.order if each in standings}
         if standing.order and told == {standing.scope} and all(each in standings for each in standing.order):
-            whole[standing.order] = standing.scope
+            whole[standing.order] = standing
     inside = {each for order in whole for each in order}
     islands = reform(
         survey.layers,
         survey.machines,
         survey.pairs,
         survey.terms,
-        kept=[tuple(places[each] for each in order) for order in whole],
+        kept=[(tuple(places[each] for each in order), standing.cut) for order, standing in whole.items()],
         free=[places[each] for each in standings if each not in inside],
     )
     layout = Layout(survey.plan_for(islands, "after a change"), survey, settings)
-    scopes = {first: whole.get(order, f"island {first} {name}") for first, order in layout.islands.items()}
-    taken = {first: standings[first].shard for first, order in layout.islands.items() if order in whole}
+    stays = {
+        first for first, order in layout.islands.items() if order in whole and whole[order].cut == layout.cuts[first]
+    }
+    scopes = {first: standings[first].scope if first in stays else f"island {first} {name}" for first in layout.islands}
+    taken = {first: standings[first].shard for first in layout.islands if first in stays}
     free = [shard for shard in range(shards) if shard not in taken.values()]
     for first in layout.islands:
         if first not in taken:
@@ -143,8 +206,8 @@ def settle(
     ranges: Exchanges = {}
     for start, stop, owners in layout.ranges:
         # Who takes another seat begins its exchanges anew, and so do those who exchange with it.
-        stay = [standings[owner] for owner in owners if standings[owner].order in whole]
-        before = {each.ranges.get((start, stop)) for each in stay} if len(stay) == len(owners) else set()
+        stay = all(layout.seats[owner].island in stays for owner in owners)
+        before = {standings[owner].ranges.get((start, stop)) for owner in owners} if stay else set()
         known = before.pop() if len(before) == 1 else None
         same = known is not None and set(owners) <= set(known[1])
         ranges[start, stop] = known if known and same else (f"range {start}-{stop} {name}", owners)

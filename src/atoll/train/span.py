@@ -1,27 +1,35 @@
 """A range of layers: as strategies see it, and on its way from one node to another."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
-import safetensors.torch
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from atoll.errors import TaskError
 from atoll.exchange import Vector
-from atoll.island import read_tensors
-from atoll.saved import Saved
+from atoll.saved import Saved, note, read_note
 from atoll.strategy import Quantity, Work
 from atoll.train.memory import remember, what_is_remembered
 from atoll.train.own import OwnReplica
 from atoll.train.parameters import Parameters
 from atoll.world.base import World
 
-__all__ = ["Held", "Layers", "SpanReplica", "fill", "packed"]
+__all__ = ["Held", "Layers", "SpanReplica", "fill", "layers_in", "tensors_of", "updates_in"]
 
-Held = tuple[nn.Module, Optimizer | None]
-"""A layer, and what changes it."""
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """A layer, and what changes it."""
+
+    module: nn.Module
+    optimizer: Optimizer | None
+    updates: int = 0
+    """How many it has had."""
+
+
 Layers = Mapping[int, Held]
 """By place in the chain."""
 
@@ -86,6 +94,14 @@ class SpanReplica(OwnReplica):
             if own:
                 remember(optimizer, own)
 
+    def save(self) -> Saved:
+        """Layers are saved where they are held; this is what belongs to the range alone."""
+        return {"work": self.work.copy(), "steps": note(self.steps)}
+
+    def load(self, saved: Saved) -> None:
+        self.work[:] = saved["work"]
+        self.steps = int(read_note(saved["steps"]))
+
     def lend(self, share: float) -> bytes:
         raise TaskError(f"islands cannot lend examples ({share:g} of a batch): choose a strategy without injection")
 
@@ -93,39 +109,48 @@ class SpanReplica(OwnReplica):
         raise TaskError(f"islands cannot borrow examples ({len(examples)} bytes)")
 
 
-def packed(layers: Layers) -> bytes:
-    """Weights, buffers, and what optimisers remember."""
+def tensors_of(layers: Layers) -> dict[str, torch.Tensor]:
+    """Copies of weights, buffers, and what optimisers remember."""
     tensors: dict[str, torch.Tensor] = {}
-    for layer, (module, optimizer) in layers.items():
-        for name, value in module.state_dict().items():
+    for layer, held in layers.items():
+        tensors[f"{layer}/updates"] = torch.tensor(held.updates)
+        for name, value in held.module.state_dict().items():
             tensors[f"{layer}/model/{name}"] = value.detach().cpu().contiguous().clone()
-        if optimizer:
-            for name, remembered in what_is_remembered(optimizer).items():
+        if held.optimizer:
+            for name, remembered in what_is_remembered(held.optimizer).items():
                 tensors[f"{layer}/optimizer/{name}"] = torch.from_numpy(remembered)
-    return safetensors.torch.save(tensors)
+    return tensors
 
 
-def fill(layers: Layers, body: bytes | memoryview) -> bool:
-    """Puts what was packed into layers; `False`, and nothing is changed, if it is not all of it or makes no sense."""
-    try:
-        tensors = read_tensors(body)
-    except ValueError:
-        return False
+def layers_in(tensors: dict[str, torch.Tensor]) -> list[int]:
+    """Which layers these tensors are of."""
+    return sorted(int(name.partition("/")[0]) for name in tensors if name.endswith("/updates"))
+
+
+def updates_in(tensors: dict[str, torch.Tensor], layer: int) -> int:
+    return int(tensors[f"{layer}/updates"])
+
+
+def fill(layers: Layers, tensors: dict[str, torch.Tensor]) -> bool:
+    """Puts tensors into layers; `False`, and nothing is changed, if they are not all there or make no sense."""
     memories = {layer: _memory(tensors, f"{layer}/optimizer/") for layer in layers}
-    for layer, (module, optimizer) in layers.items():
-        wanted = {f"{layer}/model/{name}": value.shape for name, value in module.state_dict().items()}
+    for layer, held in layers.items():
+        wanted = {f"{layer}/model/{name}": value.shape for name, value in held.module.state_dict().items()}
         if any(name not in tensors or tensors[name].shape != shape for name, shape in wanted.items()):
             return False
         if not all(torch.isfinite(tensors[name]).all() for name in wanted):
             return False
-        if optimizer and not _fits(memories[layer], optimizer):
+        if f"{layer}/updates" not in tensors or tensors[f"{layer}/updates"].numel() != 1:
+            return False
+        if held.optimizer and not _fits(memories[layer], held.optimizer):
             return False
     with torch.no_grad():
-        for layer, (module, optimizer) in layers.items():
-            for name, value in module.state_dict().items():
+        for layer, held in layers.items():
+            held.updates = updates_in(tensors, layer)
+            for name, value in held.module.state_dict().items():
                 value.copy_(tensors[f"{layer}/model/{name}"])
-            if optimizer and memories[layer]:
-                remember(optimizer, memories[layer])
+            if held.optimizer and memories[layer]:
+                remember(held.optimizer, memories[layer])
     return True
 
 
