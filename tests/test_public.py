@@ -92,6 +92,7 @@ PUBLIC = {
         "Recorder",
         "RunEnded",
         "RunStarted",
+        "SeatTaken",
         "StageReported",
         "Tested",
         "Trace",

@@ -286,6 +286,15 @@ def node(
     ] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Leave after so many; never if left out.")] = None,
     save: Annotated[Path | None, typer.Option("--save", help="Write the model here at the end (safetensors).")] = None,
+    islands: Annotated[
+        str, typer.Option("--islands", help="auto: nodes hold the model together (docs/islands.md).")
+    ] = "",
+    memory: Annotated[
+        str | None, typer.Option("--memory", help="What an island may use of this machine, as 8GB; what is free.")
+    ] = None,
+    checkpoint: Annotated[
+        Path | None, typer.Option("--checkpoint", help="A file: keep this node's part of an island's model.")
+    ] = None,
     out: Out = Path("live"),
 ) -> None:
     """Take part in a run over real links: begin one, or join one with an invitation.  Ctrl-C leaves.
@@ -293,6 +302,7 @@ def node(
     What a run is about (--task, --strategy, --shards, --seed, --seats) is said by who begins it.
     """
     from atoll.nodes import run_node, run_script_node
+    from atoll.train.islands import parse_size
     from atoll.train.member import Card, Machine
     from atoll.world.live.keys import Invitation, parse_address
 
@@ -306,12 +316,14 @@ def node(
         out=out,
         task=task,
         key=key,
+        memory=parse_size(memory) if memory else None,
+        checkpoint=checkpoint,
     )
     if join:
         what: Card | Invitation = Invitation.parse(join)
     else:
         about = f"script {Path(script[0]).name}" if script else task or "digits"
-        what = Card(task=about, strategy=strategy, shards=shards, seed=seed, seats=seats)
+        what = Card(task=about, strategy=strategy, shards=shards, seed=seed, seats=seats, islands=islands)
     if script:
         run_script_node(what, machine, Console(), script)
         return

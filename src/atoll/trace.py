@@ -41,6 +41,7 @@ __all__ = [
     "Recorder",
     "RunEnded",
     "RunStarted",
+    "SeatTaken",
     "StageReported",
     "Tested",
     "Trace",
@@ -343,8 +344,25 @@ class StageReported(Event):
     """How many batches it may have between the two: it is fewer updates late than that."""
     versions: int
     """Of its weights, that it keeps now."""
+    most_bytes: int = 0
+    """Of memory that it has used at one time."""
     given_up: int
     """Batches that did not come back, in all."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SeatTaken(Event):
+    """A node holds a stage of an island from now on, or none."""
+
+    node: str
+    island: str
+    """Its name; empty: there is no stage for this node."""
+    stage: int
+    stages: int
+    start: int
+    """The first layer."""
+    stop: int
+    """The one behind the last."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

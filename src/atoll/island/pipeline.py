@@ -161,7 +161,7 @@ class Pipeline:
         turn = False  # whether it is a forward pass's turn
         while updates is None or self._model.updates < updates:
             batch = None
-            if (turn or not self._gradients) and len(self._model.held) < self._seat.holds:
+            if (turn or not self._gradients) and len(self._model.held) < self._seat.holds and self._model.has_room:
                 batch = self._take()
             if batch:
                 await self._forward(batch)
@@ -323,6 +323,7 @@ class Pipeline:
                     stale_most=max(self._stale),
                     holds=self._seat.holds,
                     versions=model.versions,
+                    most_bytes=model.most_bytes,
                     given_up=self.given_up,
                 )
             )

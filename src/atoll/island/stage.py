@@ -14,7 +14,8 @@ backward pass asks for it.  Where memory demands it a forward pass keeps its inp
 with the random numbers of the first time.
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -64,8 +65,26 @@ class _Batch:
     """Of what it came to."""
     leaves: list[Tensor] | None = None
     """The weights that were expected, where it went forward with those."""
+    kept: dict[int, int] = field(default_factory=dict)
+    """Bytes that autograd keeps for it, by where they are; of weights nothing is kept here."""
     random_states: list[Tensor] = field(default_factory=list)
     buffers: list[Tensor] = field(default_factory=list)
+
+
+_LEARNED = -1
+"""The number of a batch that goes forward and backward at once."""
+
+
+def _where(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _size(tensor: Tensor) -> int:
+    return tensor.untyped_storage().nbytes()
+
+
+def _bytes(tensors: Iterable[Tensor]) -> int:
+    return sum(int(each.nbytes) for each in tensors)
 
 
 class StageModel:
@@ -77,6 +96,7 @@ class StageModel:
         weights: which ones a backward pass uses.
         recompute: whether a forward pass keeps its input alone.
         slower: whether what comes late counts less: the learning rate is divided by 1 + the updates since.
+        memory_bytes: what it may use: no batch is taken in beside others for which there is no room.
     """
 
     def __init__(
@@ -87,6 +107,7 @@ class StageModel:
         weights: Weights = "stash",
         recompute: bool = False,
         slower: bool = False,
+        memory_bytes: float = math.inf,
     ) -> None:
         self.layers = layers
         self.optimizers = optimizers
@@ -99,6 +120,11 @@ class StageModel:
         self._version = _Version()
         self._held: dict[int, _Batch] = {}
         self._trend = [torch.zeros_like(each) for each in self._parameters] if weights == "predict" else []
+        self._memory_bytes = memory_bytes
+        self._batch_bytes = 0
+        """What the largest batch so far has taken."""
+        self.most_bytes = 0
+        """What it has used of its machine's memory, at most."""
         self.updates = 0
         self.staleness = 0
         """Of the last backward pass: updates since its forward pass."""
@@ -116,12 +142,44 @@ class StageModel:
         """Of what a batch came to, if it is held."""
         return self._held[number].shape if number in self._held else None
 
+    # Memory ---
+
+    @property
+    def used_bytes(self) -> int:
+        """Of memory: weights, gradients, what optimisers remember, weights of before, and what batches need."""
+        states = [state for optimizer in self.optimizers for state in optimizer.state.values()]
+        versions = {id(batch.version): batch.version.copies or () for batch in self._held.values()}
+        tensors = [*self._parameters, *self.layers.buffers(), *self._trend]
+        tensors += [each.grad for each in self._parameters if each.grad is not None]
+        tensors += [value for state in states for value in state.values() if isinstance(value, Tensor)]
+        tensors += [each for copies in versions.values() for each in copies]
+        return _bytes(tensors) + sum(self._bytes_of(batch) for batch in self._held.values())
+
+    def _bytes_of(self, batch: _Batch) -> int:
+        return sum(batch.kept.values()) + _bytes([*(batch.leaves or ()), *batch.buffers])
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another batch may be taken in: it fits beside what is here, with the weights that it will meet; or
+        there is none here.
+        """
+        weights = _bytes(self._parameters) if self._weights == "stash" else 0
+        if not self._held or self._memory_bytes == math.inf:
+            return True
+        return self.used_bytes + self._batch_bytes + weights <= self._memory_bytes
+
+    def _look(self, batch: _Batch) -> None:
+        """What is used while a batch is here."""
+        self._batch_bytes = max(self._batch_bytes, self._bytes_of(batch))
+        self.most_bytes = max(self.most_bytes, self.used_bytes)
+
     # Forward ---
 
     def forward(self, number: int, inputs: Tensor) -> Tensor:
         """What a batch comes to, for the next stage."""
         outputs = self._forward(number, inputs).detach()
         self._held[number].shape = outputs.shape
+        self._look(self._held[number])
         return outputs
 
     def _forward(self, number: int, inputs: Tensor) -> Tensor:
@@ -129,6 +187,7 @@ class StageModel:
         if inputs.is_floating_point():
             inputs.requires_grad_()
         batch = _Batch(inputs, None, self._version, self.updates)
+        batch.kept[_where(inputs)] = _size(inputs)
         if self._weights == "predict" and self.staleness:
             batch.leaves = self._expected()
         self._version.users += 1
@@ -152,6 +211,7 @@ class StageModel:
         def pack(tensor: Tensor) -> Tensor | _Kept:
             index = places.get(tensor.untyped_storage().data_ptr())
             if index is None:
+                batch.kept[_where(tensor)] = _size(tensor)
                 return tensor
             offset = int(tensor.storage_offset()) - int(weights[index].storage_offset())
             return _Kept(index, batch.version, tensor.size(), tensor.stride(), offset)
@@ -187,6 +247,9 @@ class StageModel:
         self.staleness = self.updates - batch.updates
         outputs = self._again(batch) if batch.outputs is None else batch.outputs
         torch.autograd.backward(outputs, gradient)
+        self._held[number] = batch
+        self._look(batch)
+        del self._held[number]
         if batch.leaves is not None:
             for parameter, leaf in zip(self._parameters, batch.leaves, strict=True):
                 if leaf.grad is not None:
@@ -233,8 +296,12 @@ class StageModel:
         inputs = inputs.detach()
         if inputs.is_floating_point():
             inputs.requires_grad_()
-        value = loss(self.layers(inputs))
+        batch = _Batch(inputs, None, self._version, self.updates)
+        value = loss(self._run(batch))
         torch.autograd.backward(value)
+        self._held[_LEARNED] = batch
+        self._look(batch)
+        del self._held[_LEARNED]
         self.staleness = 0
         return float(value.detach()), inputs.grad
 

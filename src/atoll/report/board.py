@@ -12,6 +12,7 @@ from atoll.trace import (
     Exchanged,
     FaultChanged,
     ReachChanged,
+    SeatTaken,
     Tested,
     TrainingStarted,
     Waited,
@@ -36,6 +37,7 @@ class Pulse:
         self._exchanged: Exchanged | None = None
         self._rounds = 0
         self._rising = True
+        self._seat: SeatTaken | None = None
 
     def watch(self, event: Event) -> None:
         if isinstance(event, Computed | Waited):
@@ -47,6 +49,8 @@ class Pulse:
             self._rounds += 1
         elif isinstance(event, TrainingStarted):
             self._rising = event.rising
+        elif isinstance(event, SeatTaken):
+            self._seat = event
 
     def share(self, what: type[Event], now: float) -> float:
         """How much of the time it has computed, or waited."""
@@ -76,9 +80,20 @@ class Pulse:
         took = f"{last.at - last.since:.2f} s, " if last.at > last.since else ""
         return f"{took}{now - last.at:.0f} s ago, among {last.members}"
 
+    @property
+    def seat(self) -> str:
+        """Where it is among islands, if there are any."""
+        if self._seat is None:
+            return ""
+        if not self._seat.island:
+            return "no stage: those who are here cannot hold the model, or do without it"
+        layers = f"layers {self._seat.start} to {self._seat.stop - 1}"
+        return f"stage {self._seat.stage + 1} of {self._seat.stages} of island {self._seat.island}, {layers}"
+
     def told(self, now: float) -> str:
         """In a line."""
         parts = [f"step {self.steps}, {self.measure}"] if self._tested else []
+        parts = [self.seat, *parts] if self._seat else parts
         parts.append(self.speed(now))
         parts.append(f"computing {self.share(Computed, now):.0%}, waiting {self.share(Waited, now):.0%}")
         if self._exchanged:

@@ -11,6 +11,7 @@ import dataclasses
 import hashlib
 import json
 import math
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -22,7 +23,7 @@ from atoll.island import Pipeline, Prober, Seat, StageModel
 from atoll.saved import Saved, note, part, read_note, under
 from atoll.strategy import Strategy
 from atoll.strategy.talk import Talk
-from atoll.trace import Tested
+from atoll.trace import SeatTaken, Tested
 from atoll.train.assembly import Assembly
 from atoll.train.islands import Facts, IslandSettings, Survey
 from atoll.train.lesson import Lesson
@@ -37,6 +38,8 @@ __all__ = ["IslandNode", "Seated"]
 
 LOOK_EVERY_S = 1.0
 """How often a node looks what it knows of itself and of its links."""
+ALONE_S = 2.0
+"""How long a node that is the first looks for others."""
 
 Seated = Callable[[World, tuple[str, ...], nn.Module], Assembly | None]
 """Told when a node has taken a seat, with its island and layers; gives the island's model, if somebody sees it."""
@@ -104,15 +107,14 @@ class IslandNode:
         self._changed = asyncio.Event()
         self.updates = 0
         """Of all stages that it has been."""
-        self._most: int | None = None
+        self._updated_once = asyncio.Event()
         self._resume: Saved = {}
         self.stage: StageModel | None = None
         self.pipeline: Pipeline | None = None
         self._settlement = None if world.is_late else first
 
-    async def run(self, *, updates: int | None = None) -> None:
-        """Trains until cancelled, or for so many updates."""
-        self._most = updates
+    async def run(self) -> None:
+        """Trains until cancelled."""
         async with asyncio.TaskGroup() as group:
             self._group = group
             background = Background(group)
@@ -120,18 +122,18 @@ class IslandNode:
             self.stock.start(background)
             if self._find:
                 background(self._keep_looking())
-            while not self._is_over:
+                background(self._begin_alone())
+            while True:
                 self._changed.clear()
                 if self._settlement is not None:
                     await self._follow(self._settlement)
                 await self._changed.wait()
-            self._stop()
-            self._close_exchanges()
-            background.cancel()
 
-    @property
-    def _is_over(self) -> bool:
-        return self._most is not None and self.updates >= self._most
+    async def reach(self, updates: int) -> None:
+        """Returns when there have been so many updates."""
+        while self.updates < updates:
+            self._updated_once.clear()
+            await self._updated_once.wait()
 
     @property
     def standing(self) -> Standing:
@@ -159,6 +161,13 @@ class IslandNode:
             if not self.council.held:  # what it says of itself must not change while others decide by it
                 self._facts = self._find()
 
+    async def _begin_alone(self) -> None:
+        """Who finds nobody makes the best of it; who finds somebody is taken in."""
+        world = self.world
+        await world.sleep(ALONE_S)
+        if self._settlement is None and not any(world.peer(name).reachable for name in world.peer_names):
+            self.installed(self.council.view, {world.name: self.summary()})
+
     async def collect(self) -> nn.Sequential:
         """The whole model as it is now, from those who hold it: of its own island, if it can be had there."""
         settlement = self._settlement
@@ -170,7 +179,8 @@ class IslandNode:
             return sorted(found, key=lambda name: name not in own)
 
         layers = await self.stock.fetch(range(len(self._survey.layers)), owners)
-        return nn.Sequential(*(held.module for held in layers.values()))
+        names = [layer.name for layer in self._survey.layers]
+        return nn.Sequential(OrderedDict(zip(names, (held.module for held in layers.values()), strict=True)))
 
     # What all agree on ---
 
@@ -198,12 +208,13 @@ class IslandNode:
     async def _follow(self, settlement: Settlement) -> None:
         """Does what a settlement says, unless there is a newer one before that is done."""
         scope = settlement.standing(self.world.name).scope
-        if scope == self._running:
+        if scope and scope == self._running:
             return  # exchanges follow at the next step boundary
         self._stop()
         if not scope:
             self._close_exchanges()
             self._is_at_boundary()
+            self._record_seat(None)
             return
         fetching = asyncio.create_task(self._fetch(settlement))
         changed = asyncio.create_task(self._changed.wait())
@@ -243,6 +254,7 @@ class IslandNode:
             weights=settings.weights,
             recompute=settings.recompute,
             slower=settings.slower,
+            memory_bytes=settlement.layout.survey.memory_of(world.name),
         )
         standing = settlement.standing(world.name)
         self.pipeline = Pipeline(
@@ -258,6 +270,7 @@ class IslandNode:
         self._tested_at = 0
         self._running = standing.scope
         self._assembly = self._seated(world, standing.order, held)
+        self._record_seat(seat)
         self._refresh_exchanges()
         self._work = Background(self._group)
         if lesson.exam:
@@ -272,6 +285,21 @@ class IslandNode:
             self._prober.start(self._work)
         self._go_on()
         self._work(self.pipeline.run(self._work))
+
+    def _record_seat(self, seat: Seat | None) -> None:
+        world, settlement = self.world, self._settlement
+        start, stop = settlement.layout.spans[world.name] if settlement and seat else (0, 0)
+        world.record(
+            SeatTaken(
+                at=world.now,
+                node=world.name,
+                island=seat.island if seat else "",
+                stage=seat.stage if seat else 0,
+                stages=len(settlement.island_of(world.name)) if settlement else 0,
+                start=start,
+                stop=stop,
+            )
+        )
 
     # Exchanges ---
 
@@ -333,8 +361,7 @@ class IslandNode:
             self._test(exam.every)
         self._lesson.learned(self.updates, self._loss())
         self._is_at_boundary()
-        if self._is_over:
-            self._changed.set()
+        self._updated_once.set()
 
     def _test(self, every: int) -> None:
         """Where somebody sees the whole model, its last stage tests it; else test examples go through the stages."""

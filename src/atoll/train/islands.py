@@ -40,7 +40,7 @@ from atoll.island import (
 )
 from atoll.network import Network
 from atoll.trace import IslandsFormed
-from atoll.train.task import Task
+from atoll.train.task import Examples, Task
 
 __all__ = [
     "Facts",
@@ -50,11 +50,14 @@ __all__ = [
     "lay_out",
     "parse_islands",
     "parse_size",
+    "price",
     "survey_task",
+    "unknown",
 ]
 
 UNKNOWN_S, UNKNOWN_RATE = 0.05, 12.5e6
 """What is taken for a way that nobody has measured yet: latency, and bytes a second."""
+MakeOptimizer = Callable[[Sequence[nn.Parameter]], Optimizer]
 _SIZE = re.compile(r"([0-9.]+)\s*([kKMGT]?)B?")
 _WIRES = {"float32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -171,6 +174,10 @@ class Survey:
     pairs: Pairs
     terms: Terms
 
+    def memory_of(self, name: str) -> float:
+        """What a machine has, in bytes."""
+        return next(machine.memory_bytes for machine in self.machines if machine.name == name)
+
     def facts(self) -> dict[str, Any]:
         """What is known of machines and of what lies between them, in words that JSON has."""
         return {
@@ -242,17 +249,9 @@ class Survey:
 
 def survey_task(network: Network | dict[str, Any], task: Task, settings: IslandSettings) -> Survey:
     """What a task's model costs, on a network's nodes or on those that `Survey.facts` tells of."""
-    example = task.train.inputs[: task.batch]
-    model = (task.chain or task.model)().to(example.device)
-    links = chain(model, example)
-    layers = profile(links, example)
-    terms = Terms(
-        batch=task.batch,
-        optimizer=_copies(task.optimizer),
-        recompute=settings.recompute,
-        stash=settings.weights != "current",
-        target_bytes=task.train.targets[:1].nbytes,
-    )
+    example = Examples(task.train.inputs[: task.batch], task.train.targets[: task.batch])
+    model = (task.chain or task.model)().to(example.inputs.device)
+    layers, terms = price(chain(model, example.inputs), example, task.optimizer, settings)
     if isinstance(network, Network):
         machines, pairs = survey(network, layers, batch=task.batch, memory_bytes=settings.memory)
     else:
@@ -261,7 +260,28 @@ def survey_task(network: Network | dict[str, Any], task: Task, settings: IslandS
     return Survey(layers, machines, pairs, terms)
 
 
-def _copies(optimizer: Callable[[Sequence[nn.Parameter]], Optimizer]) -> float:
+def price(
+    links: nn.Sequential, example: Examples, optimizer: MakeOptimizer, settings: IslandSettings
+) -> tuple[tuple[Layer, ...], Terms]:
+    """What a chain's layers cost, and how an island trains it."""
+    terms = Terms(
+        batch=len(example),
+        optimizer=_copies(optimizer),
+        recompute=settings.recompute,
+        stash=settings.weights != "current",
+        target_bytes=example.targets[:1].nbytes,
+    )
+    return profile(links, example.inputs), terms
+
+
+def unknown(names: Sequence[str], layers: tuple[Layer, ...], terms: Terms) -> Survey:
+    """Of machines that nothing is known of before they say what they have found out."""
+    count = len(names)
+    pairs = Pairs(np.full((count, count), UNKNOWN_S), np.full((count, count), UNKNOWN_RATE), np.ones((count, count)))
+    return Survey(layers, tuple(Machine(1.0, math.inf, name) for name in names), pairs, terms)
+
+
+def _copies(optimizer: MakeOptimizer) -> float:
     """What an optimiser remembers, in copies of the parameters."""
     values = nn.Parameter(torch.zeros(100))
     values.grad = torch.zeros(100)

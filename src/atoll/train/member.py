@@ -19,11 +19,14 @@ import safetensors.torch
 from atoll.errors import InvitationError
 from atoll.strategy import parse_strategy
 from atoll.trace import Event, RunEnded, RunStarted, Trace
+from atoll.train.islands import parse_islands
+from atoll.train.lesson import TaskLesson
+from atoll.train.liveisland import Shelf, at_work, open_node
 from atoll.train.node import train
 from atoll.train.parts import Parts
 from atoll.train.replica import TrainedReplica
 from atoll.train.run import check_device
-from atoll.train.task import Task
+from atoll.train.task import Examples, Task
 from atoll.train.tasks import load_task
 from atoll.version import VERSION
 from atoll.world.live.guest import Seat, ask_for_seat
@@ -49,6 +52,8 @@ class Card:
     shards: str = "seldp"
     seed: int = 0
     seats: int = 16
+    islands: str = ""
+    """How islands hold the model (`parse_islands`); empty: every node holds all of it."""
     parameters: int = 0
     """How many values a script's model has; 0 where that is not known, or not said."""
 
@@ -70,6 +75,8 @@ class Card:
         parse_strategy(self.strategy)
         if not isinstance(self.seats, int) or not 2 <= self.seats <= 250:
             raise InvitationError(f"a run has from 2 to 250 seats, not {self.seats!r}")
+        if self.islands and parse_islands(self.islands).islands:
+            raise InvitationError(f"islands {self.islands!r}: nodes that come and go form them: expected auto")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +95,10 @@ class Machine:
     """The task that its user has named."""
     key: Path | None = None
     """Where its key is kept; `None`: nowhere."""
+    memory: float | None = None
+    """Bytes that an island may use of it; `None`: what the run says, or what is free."""
+    checkpoint: Path | None = None
+    """Where it keeps what it holds of an island's model."""
 
 
 class Member:
@@ -115,6 +126,9 @@ class Member:
             save: where the model goes at the end.
         """
         card, world = self.card, self.world
+        if card.islands:
+            await self._hold(steps, save)
+            return
         task, parts, replica = await world.aside(self._prepare)
         world.record(parts.started(card.strategy, replica.size, at=world.now))
         try:
@@ -129,6 +143,25 @@ class Member:
         task = load_task(card.task, self._machine.data).to(check_device(self._machine.device))
         parts = Parts(task, card.names, shards=card.shards, seed=card.seed)
         return task, parts, parts.replica(self.world)
+
+    async def _hold(self, updates: int | None, save: Path | None) -> None:
+        """The same where islands hold the model."""
+        card, world, machine = self.card, self.world, self._machine
+        task = (await world.aside(lambda: load_task(card.task, machine.data))).to(check_device(machine.device))
+        parts = Parts(task, card.names, shards=card.shards, seed=card.seed)
+        lesson = TaskLesson(task, parts, seed=card.seed)
+        example = Examples(task.train.inputs[: task.batch], task.train.targets[: task.batch])
+        strategy, settings = parse_strategy(card.strategy), parse_islands(card.islands)
+        node = await open_node(world, lesson, example, settings, strategy, memory=machine.memory)
+        world.record(parts.started(card.strategy, lesson.size, at=world.now))
+        shelf = Shelf(machine.checkpoint, {"task": card.task, "seed": card.seed}) if machine.checkpoint else None
+        async with at_work(node, shelf) as working:
+            try:
+                await working.until(updates)
+            finally:
+                if save:
+                    model = await node.collect()
+                    safetensors.torch.save_model(model, str(save))
 
 
 class _Watched:
