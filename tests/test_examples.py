@@ -51,3 +51,10 @@ def test_under_torchrun(script: str, arguments: tuple[str, ...]) -> None:
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     told = python(*torchrun, EXAMPLES / script, *arguments, "--listen", "127.0.0.1:0")
     assert "invitation: atoll1-" in told
+
+
+def test_a_model_that_nodes_hold_together(tmp_path: Path) -> None:
+    small = ["--width", "16", "--blocks", "2", "--updates", "50", "--save", str(tmp_path / "model.pt")]
+    told = python(EXAMPLES / "stages.py", *small)
+    assert told.startswith("n0: update 50, layers 0 to 4, loss ")
+    assert "1.norm.weight" in torch.load(tmp_path / "model.pt", weights_only=True)

@@ -321,6 +321,8 @@ class IslandsFormed(Event):
     """Each as its stages in order: `A1 0-4, A2 4-9`, layers from the first to the one behind the last."""
     samples_a_second: float
     """As predicted, of all islands together."""
+    why: str = ""
+    """There are none: why."""
 
     @property
     def lasts(self) -> set[str]:

@@ -2,7 +2,7 @@
 
 from atoll.island.chain import chain, profile
 from atoll.island.cut import Costs, Cut, Hop, Layer, Machine, Memory, Stage, Terms, best_cut, cut
-from atoll.island.form import Averaging, Island, Pairs, Plan, equal_cuts, form, ranges, reform
+from atoll.island.form import Averaging, Island, Pairs, Plan, equal_cuts, form, ranges, reform, shortage
 from atoll.island.pipeline import Given, Pipeline, Seat, Source, read_tensors
 from atoll.island.probe import Prober
 from atoll.island.stage import WEIGHTS, StageModel, Weights
@@ -38,5 +38,6 @@ __all__ = [
     "ranges",
     "read_tensors",
     "reform",
+    "shortage",
     "survey",
 ]

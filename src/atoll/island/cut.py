@@ -70,7 +70,8 @@ class Terms:
     """How an island trains.
 
     Attributes:
-        batch: samples a batch.
+        batch: samples that go through the stages together: a batch, or a piece of one.
+        an_update: how many of those an update learns from: there are fewer versions of the weights then.
         optimizer: what an optimiser remembers, in copies of the parameters (Adam: 2).
         recompute: whether a forward pass keeps its input alone, and the backward pass makes the rest again.
         stash: whether a batch's backward pass has the weights that its forward pass had, so that those are kept.
@@ -78,6 +79,7 @@ class Terms:
     """
 
     batch: int
+    an_update: int = 1
     optimizer: float = 2.0
     recompute: bool = False
     stash: bool = True
@@ -217,7 +219,7 @@ class Costs:
         return self._fixed(holds) * self.parameters + self._activations(holds)
 
     def _fixed(self, holds: int) -> float:
-        return 2.0 + self.terms.optimizer + ((holds - 1) if self.terms.stash else 0)
+        return 2.0 + self.terms.optimizer + (math.ceil((holds - 1) / self.terms.an_update) if self.terms.stash else 0)
 
     def _activations(self, holds: int) -> Table:
         return self._inputs * holds + self._kept if self.terms.recompute else self._kept * holds

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from atoll.errors import TaskError
 from atoll.island.cut import Costs, Cut, Hop, Layer, Machine, Terms, best_cut
 
-__all__ = ["Averaging", "Island", "Pairs", "Plan", "equal_cuts", "form", "ranges", "reform"]
+__all__ = ["Averaging", "Island", "Pairs", "Plan", "equal_cuts", "form", "ranges", "reform", "shortage"]
 
 Matrix = NDArray[np.float64]
 
@@ -182,7 +182,7 @@ class _Former:
         kept = tuple(sorted(islands, key=lambda island: min(island.order)))
         used = {place for island in kept for place in island.order}
         seconds = self._averaging_s(kept)
-        waited = 0.0 if self.averaging.overlap else seconds / self.averaging.every
+        waited = 0.0 if self.averaging.overlap else seconds / self.averaging.every / self.costs.terms.an_update
         samples = sum(self.costs.terms.batch / (island.cut.batch_s + waited) for island in kept)
         idle = tuple(place for place in range(len(self.machines)) if place not in used)
         return Plan(kept, idle, samples, seconds, how)
@@ -416,15 +416,21 @@ def form(
         starts = sorted(plans, key=lambda plan: -plan.samples_a_second)[:2]
         plans += [former.plan(former.improved(list(it.islands), seed), f"a search from: {it.how}") for it in starts]
     if not plans:
-        least = former.costs.memory_of(0, len(layers), 1).total
-        raise TaskError(
-            f"no island of {len(machines)} nodes can hold the model: it takes {least / 1e6:.3g} MB in one piece, and"
-            f" they have {sum(machine.memory_bytes for machine in machines) / 1e6:.3g} MB"
-        )
+        raise TaskError(shortage(former.costs, machines))
     unlike: dict[frozenset[frozenset[int]], Plan] = {}
     for plan in sorted(plans, key=lambda plan: (-plan.samples_a_second, len(plan.idle))):
         unlike.setdefault(frozenset(frozenset(island.order) for island in plan.islands), plan)
     return list(unlike.values())
+
+
+def shortage(costs: Costs, machines: Sequence[Machine]) -> str:
+    """What to say where nobody can hold a model."""
+    least = costs.memory_of(0, costs.count, 1).total / 1e6
+    there = sum(machine.memory_bytes for machine in machines) / 1e6
+    told = f"it takes {least:.3g} MB in one piece, and they have {there:.3g} MB"
+    if there > least:
+        told += ", but stages keep more than one piece does (weights for batches on their way)"
+    return f"no island of {len(machines)} nodes can hold the model: {told}"
 
 
 def reform(

@@ -37,7 +37,7 @@ def show_plan(
     parts: list[RenderableType] = [
         Text.assemble(
             (best.name, "bold"),
-            f": {best.samples_a_second:.4g} samples a second predicted (batches of {terms.batch})\n",
+            f": {best.samples_a_second:.4g} samples a second predicted ({_together(terms)})\n",
         )
     ]
     legend = "way on: to the next stage; held: batches; memory: weights+gradients and optimiser+old weights+activations"
@@ -50,7 +50,7 @@ def show_plan(
     if best.idle:
         parts.append(Text(f"Without a stage: {', '.join(machines[place].name for place in best.idle)}"))
     if len(best.islands) > 1:
-        parts.append(Text(_averaging(best, every)))
+        parts.append(Text(_averaging(best, every, terms)))
     if best.name == "every node its own island":
         parts.append(Text("Every node can hold the whole model: plain data parallelism is the fastest here."))
     if len(plans) > 1:
@@ -58,11 +58,22 @@ def show_plan(
     return Group(*parts)
 
 
+def _one(terms: Terms) -> str:
+    return "batch" if terms.an_update == 1 else "piece"
+
+
+def _together(terms: Terms) -> str:
+    """What goes through the stages together."""
+    if terms.an_update == 1:
+        return f"batches of {terms.batch}"
+    return f"pieces of {terms.batch}, {terms.an_update} an update"
+
+
 def _island_title(number: int, island: Island, terms: Terms) -> Text:
     cut = island.cut
     return Text.assemble(
         (f"Island {number}", "bold"),
-        f": {terms.batch / cut.batch_s:.4g} samples a second, a batch every {cut.batch_s:.3g} s, ",
+        f": {terms.batch / cut.batch_s:.4g} samples a second, a {_one(terms)} every {cut.batch_s:.3g} s, ",
         f"{cut.bubble:.0%} idle on average; limited by {cut.limit}",
     )
 
@@ -95,9 +106,9 @@ def _seconds(value: float) -> str:
     return f"{value:.3g} s" if value >= 1 else f"{1e3 * value:.3g} ms"
 
 
-def _averaging(plan: Plan, every: int) -> str:
+def _averaging(plan: Plan, every: int, terms: Terms) -> str:
     """How often islands can meet."""
-    period = every * max(island.cut.batch_s for island in plan.islands)
+    period = every * terms.an_update * max(island.cut.batch_s for island in plan.islands)
     told = f"Averaging between islands takes about {plan.averaging_s:.3g} s, while pipelines go on"
     if plan.averaging_s <= period:
         return f"{told}: it fits into {every} steps of the slowest island ({period:.3g} s)."

@@ -21,6 +21,7 @@ from atoll.saved import note, part, read_note
 from atoll.script.inside import Inside
 from atoll.script.launch import Launch, launched
 from atoll.script.loader import Present, Shard
+from atoll.script.stages import Stages
 from atoll.script.voice import NO_TARGET, News, Voice
 from atoll.strategy import parse_strategy
 from atoll.trace import Event
@@ -173,6 +174,40 @@ class Run:
         self._hooks.append(optimizer.register_step_post_hook(self._after_step))
         return model, optimizer
 
+    def wrap_stages(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        example_batch: tuple[torch.Tensor, torch.Tensor],
+        *,
+        loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = nn.functional.cross_entropy,
+        islands: str = "auto",
+        memory: str | None = None,
+        test: tuple[torch.Tensor, torch.Tensor] | None = None,
+        measure: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None,
+    ) -> Stages:
+        """Has nodes hold the model together: each trains some of its layers, in an island's pipeline (docs/islands.md).
+        Who holds what is worked out from what nodes measure, and anew when nodes come and go.
+
+        Args:
+            model: takes one tensor and returns one; an `nn.Sequential`, or what `torch.fx` can trace.
+            optimizer: of its parameters; each node has one like it for the layers that it holds.
+            example_batch: inputs and targets, to measure on.
+            loss: of outputs and targets, a mean over a batch.
+            islands: `auto`, and settings after a colon, as `auto:weights=predict,recompute`.
+            memory: what this node may use, as `8GB`; what is free if left out.
+            test: inputs and targets to test on now and then, through the stages.
+            measure: what is measured there, of outputs and targets; the loss if left out.
+        """
+        if self._inside is not None or self._voice is None:
+            raise AtollError("run.wrap_stages: a node is one process here: start the script without torchrun")
+        if self._model is not None:
+            raise AtollError("run.wrap was called before: a run is of one model and one optimiser")
+        self._model, self._optimizer = model, optimizer
+        return self._voice.hold(
+            model, optimizer, example_batch, loss=loss, islands=islands, memory=memory, test=test, measure=measure
+        )
+
     def shard(self, data: Iterable[Any]) -> Iterable[Any]:
         """This node's part of a loader, a dataset, or anything that can be gone through.
 
@@ -215,7 +250,8 @@ class Run:
             self._voice.load(saved)
         else:  # the model is told by who speaks; optimisers are each process's own, and must stay alike
             remember(self._optimizer, part("replica/optimizer", saved))
-        self.steps = int(read_note(saved["replica/steps"]))
+        steps = saved.get("replica/steps", saved.get("stages/steps"))
+        self.steps = int(read_note(steps)) if steps is not None else 0
         for shard, place in zip(self._shards, read_note(saved["places"]), strict=False):
             shard.load(place)
         self._agree(self._tensors)

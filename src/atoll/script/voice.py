@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import nn
@@ -13,6 +13,7 @@ from atoll.saved import Saved, part, under
 from atoll.script.launch import Launch
 from atoll.script.loader import Present
 from atoll.script.replica import ScriptReplica
+from atoll.script.stages import Batch, Stages
 from atoll.strategy import Quantity, Talk, parse_strategy
 from atoll.trace import Computed, Tested, TrainingStarted
 from atoll.world.base import Lane
@@ -48,6 +49,7 @@ class Voice:
         self.world = self._thread.world
         self.strategy = str(launch.strategy or self.world.host.desk.card.get("strategy") or strategy)
         self._replica: ScriptReplica | None = None
+        self._stages: Stages | None = None
         self._talk = Talk()
 
     @property
@@ -56,6 +58,8 @@ class Voice:
 
     @property
     def steps(self) -> int:
+        if self._stages:
+            return self._stages.steps
         return self._replica.steps if self._replica else 0
 
     @property
@@ -68,6 +72,8 @@ class Voice:
 
     @property
     def present(self) -> Present:
+        if self._stages:  # an island takes data as a node does
+            return Present(*self._stages.place)
         members = self.members
         return Present(members.index(self.name), len(members))
 
@@ -100,6 +106,13 @@ class Voice:
         self._replica = replica
         self._thread.step_begins()
 
+    def hold(self, model: nn.Module, optimizer: Optimizer, example_batch: Batch, **more: Any) -> Stages:
+        """A part of a model that several nodes hold together."""
+        self._stages = Stages(
+            self._thread, self.strategy, model, optimizer, example_batch, started=self._started, **more
+        )
+        return self._stages
+
     def gradient_is_there(self) -> None:
         since, at = self._thread.rest_of_step()
         self.world.record(Computed(at=at, node=self.name, since=since, steps=1))
@@ -114,6 +127,18 @@ class Voice:
                 self._thread.call(self._talk.after_step())
         self._thread.step_begins()
 
+    def _started(self, parameters: int) -> TrainingStarted:
+        return TrainingStarted(
+            at=max(0.0, self.world.now),
+            task=self._task,
+            strategy=self.strategy,
+            role="strategy",
+            shards="own",
+            target=self._target,
+            rising=self._rising,
+            parameters=parameters,
+        )
+
     def measured(self, value: float) -> None:
         world = self.world
         measure = value if math.isfinite(value) else (0.0 if self._rising else NO_TARGET)
@@ -122,10 +147,13 @@ class Voice:
         )
 
     def save(self) -> Saved:
-        return self._thread.call(self._save())
+        return under("stages", self._stages.save()) if self._stages else self._thread.call(self._save())
 
     def load(self, saved: Saved) -> None:
-        self._thread.call(self._load(saved))
+        if self._stages:
+            self._stages.load(part("stages", saved))
+        else:
+            self._thread.call(self._load(saved))
 
     def close(self) -> None:
         self._thread.close()
@@ -139,18 +167,7 @@ class Voice:
         self._talk = parse_strategy(self.strategy).talk(replica)
         self._talk.start(self._thread.spawn)
         if world.name == world.names[0] or world.is_late:
-            world.record(
-                TrainingStarted(
-                    at=max(0.0, world.now),
-                    task=self._task,
-                    strategy=self.strategy,
-                    role="strategy",
-                    shards="own",
-                    target=self._target,
-                    rising=self._rising,
-                    parameters=replica.size,
-                )
-            )
+            world.record(self._started(replica.size))
 
     async def _take_first_model(self, replica: ScriptReplica) -> None:
         """Who begins together begins alike."""

@@ -112,6 +112,7 @@ def run_emulated(spec: RunSpec, trace_path: Path) -> Generator[None, None, None]
                 f"{spec.script[0]} has ended without training: it has to call atoll.join() and then "
                 "run.wrap(model, optimizer), as in docs/tutorial.md"
             )
+        _refuse_what_nobody_held(nodes)
         _merge(nodes, trace_path, reason or ("finished" if running.now < spec.limit_s else "time limit"), stats)
     finally:
         with contextlib.suppress(OSError):
@@ -132,6 +133,14 @@ def _follow(event: Event, verdict: Verdict, live: set[str], *, in_islands: bool)
 
 def _has_trained(nodes: Path) -> bool:
     return any(isinstance(event, TrainingStarted) for file in nodes.glob(NODE_TRACES) for event in read_trace(file))
+
+
+def _refuse_what_nobody_held(nodes: Path) -> None:
+    """Where islands were to hold the model, and never could, a run without a step is no result."""
+    events = (event for file in nodes.glob(NODE_TRACES) for event in read_trace(file))
+    formed = [event for event in events if isinstance(event, IslandsFormed)]
+    if formed and not any(event.islands for event in formed):
+        raise EmulationError(formed[-1].why)
 
 
 def _merge(nodes: Path, trace_path: Path, reason: str, stats: SwitchStats) -> None:

@@ -10,6 +10,7 @@ import asyncio
 import dataclasses
 import hashlib
 import json
+import logging
 import math
 from collections import OrderedDict
 from collections.abc import Callable
@@ -35,6 +36,8 @@ from atoll.world.base import World
 from atoll.world.scoped import Scoped
 
 __all__ = ["IslandNode", "Seated"]
+
+log = logging.getLogger("atoll")
 
 LOOK_EVERY_S = 1.0
 """How often a node looks what it knows of itself and of its links."""
@@ -92,7 +95,7 @@ class IslandNode:
         self._facts = find() if find else None
         self._seated = seated
         self._at_boundary = at_boundary
-        hall = Scoped(world, "islands")
+        hall = Scoped(world, "islands", alone=find is not None)
         self.council = Group(hall, tuple(machine.name for machine in survey.machines))
         self.stock = Stock(hall, lesson)
         self._exchanges: dict[RangeKey, _Exchange] = {}
@@ -200,6 +203,8 @@ class IslandNode:
         self._settlement = settle(name, standings, self._survey, self._settings, self._lesson.shards)
         if view.members[0] == self.world.name:
             self.world.record(self._settlement.layout.formed(at=self.world.now))
+        if self._find and not self._settlement.layout.islands:
+            log.warning("%s: %s; waiting for others", self.world.name, self._settlement.layout.survey.shortage)
         self._exchanges_are_old = True
         self._changed.set()
 

@@ -36,6 +36,7 @@ from atoll.island import (
     profile,
     ranges,
     reform,
+    shortage,
     survey,
 )
 from atoll.network import Network
@@ -178,6 +179,11 @@ class Survey:
         """What a machine has, in bytes."""
         return next(machine.memory_bytes for machine in self.machines if machine.name == name)
 
+    @property
+    def shortage(self) -> str:
+        """What to say where nobody can hold the model."""
+        return shortage(Costs(self.layers, self.terms), self.machines)
+
     def facts(self) -> dict[str, Any]:
         """What is known of machines and of what lies between them, in words that JSON has."""
         return {
@@ -264,11 +270,13 @@ def price(
     links: nn.Sequential, example: Examples, optimizer: MakeOptimizer, settings: IslandSettings
 ) -> tuple[tuple[Layer, ...], Terms]:
     """What a chain's layers cost, and how an island trains it."""
+    pieces = settings.flush or settings.pieces
     terms = Terms(
-        batch=len(example),
+        batch=math.ceil(len(example) / pieces),
+        an_update=pieces * settings.accumulate,
         optimizer=_copies(optimizer),
         recompute=settings.recompute,
-        stash=settings.weights != "current",
+        stash=settings.weights != "current" and not settings.flush,
         target_bytes=example.targets[:1].nbytes,
     )
     return profile(links, example.inputs), terms
@@ -341,7 +349,8 @@ class Layout:
             ", ".join(f"{node} {self.spans[node][0]}-{self.spans[node][1]}" for node in nodes)
             for nodes in self.islands.values()
         ]
-        return IslandsFormed(at=at, islands=tuple(told), samples_a_second=self.plan.samples_a_second)
+        why = "" if told else self.survey.shortage
+        return IslandsFormed(at=at, islands=tuple(told), samples_a_second=self.plan.samples_a_second, why=why)
 
 
 def lay_out(network: Network | dict[str, Any], task: Task, settings: IslandSettings, *, seed: int = 0) -> Layout:

@@ -56,6 +56,8 @@ async def open_node(
     links = await world.aside(lesson.build)
     layers, terms = await world.aside(lambda: price(links, example, lesson.optimizer, settings))
     speed = await world.aside(lambda: speed_of(links, layers, example.inputs, lambda: world.now))
+    if world.step_s:  # it plays a slower machine
+        speed = min(speed, 3 * len(example) * sum(layer.flops for layer in layers) / world.step_s)
     device = str(example.inputs.device)
     room = memory or (settings.memory if settings.memory < np.inf else free_memory(device))
     await _try_ways(world)

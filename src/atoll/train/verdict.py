@@ -31,6 +31,8 @@ class Verdict:
         self._last.pop(node, None)
 
     def is_over(self, now: float, live: Collection[str]) -> bool:
+        if not live:
+            return False  # nobody is at work: that may change
         arrived = sum(name in self._last and self._reached(self._last[name]) for name in live)
         if self._half_s is None and 2 * arrived >= len(live):
             self._half_s = now

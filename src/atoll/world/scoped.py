@@ -23,14 +23,16 @@ class Scoped(World):
         world: the node's.
         scope: what the conversation is called, on all nodes that take part.
         begins: whether all begin it together, whenever this node itself began.
+        alone: whether each begins it alone, and is taken in by the others.
     """
 
-    __slots__ = ("_begins", "_scope", "_world")
+    __slots__ = ("_alone", "_begins", "_scope", "_world")
 
-    def __init__(self, world: World, scope: str, *, begins: bool = False) -> None:
+    def __init__(self, world: World, scope: str, *, begins: bool = False, alone: bool = False) -> None:
         self._world = world
         self._scope = scope
         self._begins = begins
+        self._alone = alone
 
     @property
     def name(self) -> str:
@@ -42,7 +44,7 @@ class Scoped(World):
 
     @property
     def is_late(self) -> bool:
-        return self._world.is_late and not self._begins
+        return self._alone or (self._world.is_late and not self._begins)
 
     @property
     def random(self) -> random.Random:

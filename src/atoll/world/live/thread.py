@@ -40,7 +40,9 @@ class WorldThread:
         try:
             asyncio.run(self._main())
         except BaseException as error:  # noqa: BLE001 - told where the program is
-            self._failure = error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error
+            while isinstance(error, BaseExceptionGroup):
+                error = error.exceptions[0]
+            self._failure = error
             if not self._opened.done():
                 self._opened.set_exception(self._failure)
 
@@ -80,6 +82,16 @@ class WorldThread:
                 return doing.result()
             if not self._thread.is_alive():
                 self._complain()
+
+    def soon(self, work: Callable[[], object]) -> None:
+        """Has something done in the world's thread, and does not wait for it."""
+        self.check()
+        self._loop.call_soon_threadsafe(work)
+
+    def check(self) -> None:
+        """Raises what has failed, if anything has."""
+        if not self._thread.is_alive():
+            self._complain()
 
     def _complain(self) -> None:
         if self._failure is None:

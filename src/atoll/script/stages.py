@@ -1,0 +1,324 @@
+"""A script's model, held by several nodes together: `run.wrap_stages()`, and what it returns.
+
+The pipeline runs in the world's thread and does not wait for the script; the script gives batches when its node is the
+first of an island, and is told of every update.
+"""
+
+import asyncio
+import queue
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from atoll.errors import AtollError, TaskError
+from atoll.island import Given, Source, chain
+from atoll.saved import Saved, note, read_note
+from atoll.strategy import parse_strategy
+from atoll.trace import TrainingStarted
+from atoll.train.islandnode import IslandNode
+from atoll.train.islands import parse_islands, parse_size
+from atoll.train.lesson import Exam
+from atoll.train.liveisland import at_work, open_node
+from atoll.train.task import Examples
+from atoll.world.base import Lane, Message
+from atoll.world.hearing import hear
+from atoll.world.live.thread import WorldThread
+from atoll.world.scoped import Scoped
+
+__all__ = ["Batch", "Loss", "ScriptLesson", "Stages"]
+
+Batch = tuple[Tensor, Tensor]
+"""Inputs and targets."""
+Loss = Callable[[Tensor, Tensor], Tensor]
+AHEAD = 2
+"""So many batches are asked of a script before they are needed."""
+TOLD = 1000
+"""So many updates are remembered for a script that does something else."""
+LOOK_EVERY_S = 1.0
+TEST_EVERY = 50
+GOODBYE_S = 2.0
+
+_WANTED, _ENDED = "wanted", "ended"
+
+
+class ScriptLesson:
+    """What a script's islands learn.
+
+    Args:
+        model: the script's.
+        optimizer: the script's; each layer gets one like it.
+        example: a batch.
+        loss: a mean over a batch.
+        names: all nodes that there may be.
+        exam: how good the model is.
+    """
+
+    alike = False
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        example: Examples,
+        loss: Loss,
+        *,
+        names: Sequence[str],
+        exam: Exam | None = None,
+    ) -> None:
+        self._chain = chain(model, example.inputs)
+        self._optimizer = optimizer
+        self._groups = {id(each): group for group in optimizer.param_groups for each in group["params"]}
+        self._made: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        """The groups of optimisers like the script's, and the script's own ones."""
+        self._loss = loss
+        self._device = example.inputs.device
+        self._exam = exam
+        self.shards = len(names)
+        self.news: queue.SimpleQueue[str | float] = queue.SimpleQueue()
+        """For the script: a batch is wanted; an update's loss; the island has ended."""
+        self._ready: deque[Given] = deque()
+        self._asked = 0
+
+    @property
+    def exam(self) -> Exam | None:
+        return self._exam
+
+    def build(self) -> nn.Sequential:
+        """The script's own layers: what is learned is learned in them."""
+        return self._chain
+
+    def optimizer(self, parameters: Sequence[nn.Parameter]) -> Optimizer:
+        """One like the script's, with the same settings for the same parameters."""
+        groups: dict[int, tuple[dict[str, Any], list[nn.Parameter]]] = {}
+        for each in parameters:
+            own = self._groups.get(id(each)) or self._optimizer.param_groups[0]
+            groups.setdefault(id(own), (own, []))[1].append(each)
+        given = [
+            {**{key: value for key, value in own.items() if key != "params"}, "params": some}
+            for own, some in groups.values()
+        ]
+        kind: Callable[..., Optimizer] = type(self._optimizer)
+        try:
+            made = kind(given)
+        except TypeError as error:
+            what = type(self._optimizer).__name__
+            raise TaskError(
+                f"run.wrap_stages: a {what} cannot be made for a layer ({error}): expected an optimiser that takes "
+                "groups of parameters and nothing else, as torch's do"
+            ) from None
+        self._made += [(mine, own) for mine, (own, _) in zip(made.param_groups, groups.values(), strict=True)]
+        return made
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return self._loss(outputs, targets)
+
+    def source(self, shard: int, scope: str) -> Source:  # noqa: ARG002 - the script shares its data out itself
+        for _ in range(AHEAD - self._asked - len(self._ready)):
+            self._want()
+
+        def take() -> Given | None:
+            if not self._ready:
+                return None
+            self._want()
+            return self._ready.popleft()
+
+        return take
+
+    def _want(self) -> None:
+        self._asked += 1
+        self.news.put(_WANTED)
+
+    def give(self, inputs: Tensor, targets: Tensor) -> None:
+        """A batch of the script's; in the world's thread."""
+        self._asked -= 1
+        self._ready.append(Given(inputs.to(self._device), targets.to(self._device)))
+
+    def learned(self, updates: int, loss: float) -> None:  # noqa: ARG002 - the script counts for itself
+        for mine, own in self._made:
+            mine["lr"] = own["lr"]  # a schedule changes the script's own
+        if self.news.qsize() < TOLD:
+            self.news.put(loss)
+
+    def save(self) -> Saved:
+        return {}
+
+    def load(self, saved: Saved) -> None:
+        """The script's data is where the script has it."""
+
+
+class Stages:
+    """A script's part in an island.  Made by `run.wrap_stages()`."""
+
+    def __init__(
+        self,
+        thread: WorldThread,
+        strategy: str,
+        model: nn.Module,
+        optimizer: Optimizer,
+        example_batch: Batch,
+        *,
+        loss: Loss,
+        islands: str,
+        memory: str | None,
+        test: Batch | None,
+        measure: Loss | None,
+        started: Callable[[int], TrainingStarted],
+    ) -> None:
+        settings = parse_islands(islands)
+        if settings.islands:
+            raise TaskError(f"run.wrap_stages: islands {islands!r}: nodes form them themselves: expected auto")
+        inputs, targets = _pair(example_batch, "example_batch")
+        known = {id(each) for each in model.parameters()}
+        if not known >= {id(each) for group in optimizer.param_groups for each in group["params"]}:
+            raise TaskError("run.wrap_stages: the optimiser has parameters that are not the model's")
+        example, world = Examples(inputs, targets), thread.world
+        exam = _exam(test, measure or loss, rising=started(0).rising) if test else None
+        self._thread = thread
+        self._model = model
+        self._optimizer = optimizer
+        self._lesson = lesson = ScriptLesson(model, optimizer, example, loss, names=world.names, exam=exam)
+        room, how = parse_size(memory) if memory else None, parse_strategy(strategy)
+        self._node: IslandNode = thread.call(open_node(world, lesson, example, settings, how, memory=room))
+        self._started = started(sum(each.numel() for each in model.parameters()))
+        self._is_at_work = False
+        self._has_ended = False
+        self.loss = float("nan")
+        """The island's, on its last batches, as far as it is known here."""
+
+    @property
+    def steps(self) -> int:
+        """How often this node's layers were updated."""
+        return self._node.updates
+
+    @property
+    def layers(self) -> range:
+        """Which layers of the model this node holds now."""
+        held = self._node.stock.used
+        return range(min(held), max(held) + 1) if held else range(0)
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Of this node's island among all, and how many there are: who takes which data."""
+        return self._node.place
+
+    def train(self, data: Iterable[Batch], *, updates: int | None = None) -> Iterator[float]:
+        """Trains, and gives the island's loss after every update of this node's layers.
+
+        Args:
+            data: batches of inputs and targets, again and again; only taken where this node is the first of its island.
+            updates: returns when so many have been made by this node in all; an island ends when one of its nodes has.
+                Without a number it goes on until the loop is left.
+        """
+        self._begin()
+        batches = _again_and_again(data)
+        while not self._has_ended and (updates is None or self.steps < updates):
+            try:
+                news = self._lesson.news.get(timeout=LOOK_EVERY_S)
+            except queue.Empty:
+                self._thread.check()
+                continue
+            if news == _WANTED:
+                inputs, targets = _pair(next(batches), "train: a batch")
+                self._thread.soon(partial(self._give, inputs, targets))
+            elif news == _ENDED:
+                self._has_ended = True
+            else:
+                self.loss = float(news)
+                self._optimizer._opt_called = True  # type: ignore[attr-defined]  # noqa: SLF001 - for schedules
+                yield self.loss
+        if updates is not None and not self._has_ended:
+            self._has_ended = True
+            self._thread.call(self._say_goodbye())
+
+    def collect(self) -> nn.Module:
+        """Puts the layers that others hold into the model, as they are now, and returns it: to test or save it.  It
+        takes the memory of the whole model.
+        """
+        self._begin()
+        self._thread.call(self._node.collect())
+        return self._model
+
+    # For checkpoints ---
+
+    def save(self) -> Saved:
+        packed = self._thread.call(self._pack())
+        return {"layers": np.frombuffer(packed, dtype=np.uint8), "steps": note(self.steps)}
+
+    def load(self, saved: Saved) -> None:
+        if self._is_at_work:
+            raise AtollError("run.resume: call it before training begins")
+        self._node.stock.shelve(saved["layers"].tobytes())
+        self._node.updates = int(read_note(saved["steps"]))
+
+    async def _pack(self) -> bytes:
+        return await self._node.world.aside(self._node.stock.pack)
+
+    # In the world's thread ---
+
+    def _begin(self) -> None:
+        if not self._is_at_work:
+            self._is_at_work = True
+            self._thread.soon(lambda: self._thread.spawn(self._work()))
+
+    async def _work(self) -> None:
+        world = self._node.world
+        if world.name == self._thread.world.names[0] or world.is_late:
+            world.record(self._started)
+        async with at_work(self._node) as working, asyncio.TaskGroup() as group:
+            listening = group.create_task(hear(self._hall, "finished", self._hear_goodbye))
+            await working.until(None)
+            listening.cancel()
+
+    def _give(self, inputs: Tensor, targets: Tensor) -> None:
+        self._lesson.give(inputs, targets)
+        if self._node.pipeline:
+            self._node.pipeline.wake()
+
+    @property
+    def _hall(self) -> Scoped:
+        return Scoped(self._node.world, "stages")
+
+    def _hear_goodbye(self, message: Message) -> None:
+        if message.sender in self._node.standing.order:
+            self._lesson.news.put(_ENDED)
+
+    async def _say_goodbye(self) -> None:
+        """An island ends together: who has done what it was to do tells the others."""
+        name = self._node.world.name
+        others = [each for each in self._node.standing.order if each != name]
+        sending = [asyncio.ensure_future(self._hall.peer(each).send("finished", lane=Lane.CONTROL)) for each in others]
+        if sending:
+            await asyncio.wait(sending, timeout=GOODBYE_S)
+
+
+def _pair(batch: Any, what: str) -> Batch:
+    if isinstance(batch, tuple | list) and len(batch) == 2 and all(isinstance(each, Tensor) for each in batch):
+        return batch[0], batch[1]
+    kind = f"{type(batch).__name__} of {len(batch)}" if isinstance(batch, tuple | list) else type(batch).__name__
+    raise TaskError(f"run.wrap_stages: {what}: expected two tensors, inputs and targets, not a {kind}")
+
+
+def _again_and_again(data: Iterable[Batch]) -> Iterator[Batch]:
+    while True:
+        empty = True
+        for batch in data:
+            empty = False
+            yield batch
+        if empty:
+            raise TaskError("run.wrap_stages: train: there is no data")
+
+
+def _exam(test: Batch, measure: Loss, *, rising: bool) -> Exam:
+    inputs, targets = _pair(test, "test")
+
+    def measured(outputs: Tensor, rows: slice) -> float:
+        with torch.inference_mode():
+            return float(measure(outputs, targets[rows]).double().mean()) * len(outputs)
+
+    return Exam(inputs=inputs, measured=measured, every=TEST_EVERY, rising=rising)
