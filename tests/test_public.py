@@ -47,7 +47,7 @@ PUBLIC = {
         "read_bandwidth_trace",
     ],
     "atoll.world": ["IDEAL", "Lane", "Message", "Peer", "Physics", "Simulation", "World"],
-    "atoll.codec": ["CODECS", "Codec", "Feedback", "parse_codec"],
+    "atoll.codec": ["CODECS", "Codec", "Dense", "Feedback", "parse_codec"],
     "atoll.exchange": ["Body", "COLLECTIVES", "Collective", "Round", "SendLog", "Spawn", "Vector", "broadcast"],
     "atoll.strategy": [
         "Quantity",

@@ -244,3 +244,21 @@ def test_what_is_given_up_frees_what_it_kept() -> None:
     stage.give_up(1)
     stage.give_up(7)
     assert (stage.held, stage.versions) == ((0, 2), 3)
+
+
+def test_no_batch_is_taken_in_for_which_there_is_no_room() -> None:
+    stage = staged()[0]
+    for number in range(3):
+        assert stage.has_room, "nobody has said how much there is"
+        stage.forward(number, batch(number)[0])
+    most = stage.most_bytes
+    stage = staged(memory_bytes=0.7 * most)[0]
+    assert stage.has_room, "one batch there always is room for"
+    taken = 0
+    while stage.has_room:
+        stage.forward(taken, batch(taken)[0])
+        taken += 1
+    assert 0 < taken < 3
+    assert stage.used_bytes <= 0.7 * most
+    stage.give_up(0)
+    assert stage.most_bytes > stage.used_bytes

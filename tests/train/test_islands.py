@@ -16,6 +16,7 @@ from atoll.trace import Exchanged, IslandsFormed, StageReported, Tested, read_tr
 from atoll.train import Examples, RunSpec, Task, simulate
 from atoll.train.islands import (
     _copies,
+    lay_out,
     parse_islands,
     parse_size,
     survey_task,
@@ -74,6 +75,26 @@ def test_islands_learn(tmp_path: Path, settings: str) -> None:
     if not settings:
         stale = {event.stage: event.stale_most for event in events if isinstance(event, StageReported)}
         assert stale == {0: 2, 1: 1, 2: 0}, "a stage is as late as there are stages behind it"
+
+
+@pytest.mark.parametrize("settings", ["", "recompute", "weights=predict", "weights=current,accumulate=2", "pieces=2"])
+def test_memory_is_as_planned(tmp_path: Path, settings: str) -> None:
+    """What stages use at one time is what was planned for them, and no more than nodes have."""
+    islands = f"a+b+c/d+e+f:memory=30kB,{settings}"
+    layout = lay_out(parse_network(SIX, name="six"), task(), parse_islands(islands))
+    planned = {
+        layout.survey.machines[place].name: stage.memory.total
+        for island in layout.plan.islands
+        for place, stage in zip(island.order, island.cut.stages, strict=True)
+    }
+    events = read_trace(run(tmp_path, islands, limit_s=40.0))
+    used = {event.node: event.most_bytes for event in events if isinstance(event, StageReported)}
+    assert sorted(used) == sorted(planned)
+    for name, most in used.items():
+        assert most <= 1.001 * planned[name] <= 30e3
+        assert most >= 0.6 * planned[name]
+        if not settings and name not in "cf":
+            assert most == planned[name], "to the byte, where layers keep nothing in common"
 
 
 def test_the_same_bytes_each_time(tmp_path: Path) -> None:

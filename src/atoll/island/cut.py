@@ -76,6 +76,7 @@ class Terms:
         recompute: whether a forward pass keeps its input alone, and the backward pass makes the rest again.
         stash: whether a batch's backward pass has the weights that its forward pass had, so that those are kept.
         target_bytes: what the targets of a sample take: they travel with it.
+        wire: bytes that travel for a byte of what layers hand on.
     """
 
     batch: int
@@ -84,6 +85,7 @@ class Terms:
     recompute: bool = False
     stash: bool = True
     target_bytes: float = 0.0
+    wire: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +197,7 @@ class Costs:
     @cached_property
     def sent(self) -> Table:
         """Bytes of a batch that a span hands on, by the layer behind its last."""
-        sizes = [layer.output_bytes + self.terms.target_bytes for layer in self.layers]
+        sizes = [self.terms.wire * layer.output_bytes + self.terms.target_bytes for layer in self.layers]
         found: Table = self.terms.batch * np.array([0.0, *sizes])
         return found
 

@@ -18,20 +18,21 @@ import math
 import struct
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor
 
+from atoll.codec import Codec, Dense
 from atoll.island.cut import BACKWARD, FORWARD, RECOMPUTE
 from atoll.island.stage import StageModel
 from atoll.trace import StageReported
 from atoll.world.base import Lane, Message, Spawn, World
 from atoll.world.hearing import hear
 
-__all__ = ["Given", "Pipeline", "Seat", "Source", "read_tensors"]
+__all__ = ["Given", "Pipeline", "Seat", "Source", "pack", "read_tensors", "unpack"]
 
 PATIENCE_S = 5.0
 PATIENCE = 10.0
@@ -66,8 +67,8 @@ class Seat:
     """
     accumulate: int = 1
     """How many batches an update learns from, where stages do not wait: gradients are fewer updates late then."""
-    wire: torch.dtype = torch.float32
-    """What activations and gradients are rounded to on their way."""
+    wire: Codec = field(default_factory=Dense)
+    """How activations and gradients are written on their way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,27 +181,23 @@ class Pipeline:
     def _hear_forward(self, message: Message) -> None:
         number, whole = _FORWARD.unpack(message.head)
         found = read_tensors(message.body)
-        if message.sender != self._seat.before or not self._is_new(number):
+        if message.sender != self._seat.before or number in self._seen:
             return
-        inputs, device = found["x"], self._model.device
-        if inputs.is_floating_point():
-            inputs = inputs.float()
-            if not torch.isfinite(inputs).all():
-                raise ValueError(f"batch {number} is not finite")
+        inputs, device = unpack(found, self._seat.wire, number), self._model.device
+        if inputs.is_floating_point() and not torch.isfinite(inputs).all():
+            raise ValueError(f"batch {number} is not finite")
+        self._remember(number)
         self._inputs.append(_Waiting(number, inputs.to(device), found["t"].to(device), whole))
         self._wake.set()
 
-    def _is_new(self, number: int) -> bool:
-        if number in self._seen:
-            return False
+    def _remember(self, number: int) -> None:
         self._seen[number] = None
         if len(self._seen) > REMEMBERED:
             self._seen.pop(next(iter(self._seen)))
-        return True
 
     def _hear_backward(self, message: Message) -> None:
         number, loss = _BACKWARD.unpack(message.head)
-        gradient = read_tensors(message.body)["g"].float().to(self._model.device)
+        gradient = unpack(read_tensors(message.body), self._seat.wire, number).to(self._model.device)
         if message.sender != self._seat.after or number not in self._samples:
             return  # given up, or here twice
         if number in (each for each, _ in self._gradients):
@@ -227,7 +224,8 @@ class Pipeline:
     def _begin(self, given: Given) -> None:
         whole, pieces = len(given.inputs), self._seat.flush or self._seat.pieces
         for inputs, targets in zip(given.inputs.tensor_split(pieces), given.targets.tensor_split(pieces), strict=True):
-            self._pieces.append(_Waiting(self._next, inputs, targets, whole))
+            part = inputs.clone() if pieces > 1 else inputs  # else each would keep all of it in memory
+            self._pieces.append(_Waiting(self._next, part, targets, whole))
             self._next += 1
 
     async def _rest(self) -> None:
@@ -272,13 +270,13 @@ class Pipeline:
                 return
             self.losses.append(value)
             if seat.before and gradient is not None:
-                self._send(seat.before, "backward", _BACKWARD.pack(batch.number, value), {"g": gradient})
+                self._send(seat.before, "backward", _BACKWARD.pack(batch.number, value), batch.number, gradient)
             await self._learned_from(samples, batch.whole)
             return
         self._samples[batch.number], self._since[batch.number] = (samples, batch.whole), self._world.now
         outputs = await self._world.compute(lambda: model.forward(batch.number, batch.inputs), steps=steps * FORWARD)
         head = _FORWARD.pack(batch.number, batch.whole)
-        sending = self._send(seat.after, "forward", head, {"x": outputs, "t": batch.targets})
+        sending = self._send(seat.after, "forward", head, batch.number, outputs, targets=batch.targets)
         self._sending[batch.number] = sending
         sending.add_done_callback(lambda _: self._sending.pop(batch.number, None))
 
@@ -294,7 +292,7 @@ class Pipeline:
         back = await self._world.compute(lambda: model.backward(number, gradient), steps=steps)
         if seat.before and back is not None:
             loss = self.losses[-1] if self.losses else math.nan
-            self._send(seat.before, "backward", _BACKWARD.pack(number, loss), {"g": back})
+            self._send(seat.before, "backward", _BACKWARD.pack(number, loss), number, back)
         await self._learned_from(samples, whole)
 
     async def _learned_from(self, samples: int, whole: int) -> None:
@@ -329,16 +327,40 @@ class Pipeline:
             )
             self._stale.clear()
 
-    def _send(self, name: str, channel: str, head: bytes, tensors: dict[str, Tensor]) -> asyncio.Task[None]:
+    def _send(
+        self, name: str, channel: str, head: bytes, number: int, values: Tensor, *, targets: Tensor | None = None
+    ) -> asyncio.Task[None]:
         """In the background: what a stage has done is under way while it does the next thing."""
         assert self._spawn is not None
-        wire = self._seat.wire
-        rounded = {
-            key: (each.to(wire) if key != "t" and each.is_floating_point() else each).detach().cpu().contiguous()
-            for key, each in tensors.items()
-        }
-        body = safetensors.torch.save(rounded)
+        tensors = pack(values, self._seat.wire, number)
+        if targets is not None:
+            tensors["t"] = targets.detach().cpu().contiguous()
+        body = safetensors.torch.save(tensors)
         return self._spawn(self._world.peer(name).send(channel, head, body, lane=Lane.BULK))
+
+
+def pack(values: Tensor, wire: Codec, key: int) -> dict[str, Tensor]:
+    """Values as they travel: numbers that are no fractions as they are, others as a codec writes them."""
+    values = values.detach()
+    if not values.is_floating_point():
+        return {"whole": values.cpu().contiguous()}
+    encoded = wire.encode(values.float().flatten(), key)
+    return {"coded": encoded.cpu(), "shape": torch.tensor(values.shape, dtype=torch.int64)}
+
+
+def unpack(tensors: dict[str, Tensor], wire: Codec, key: int) -> Tensor:
+    """What `pack` packed; `ValueError` if it is not that."""
+    if "whole" in tensors:
+        return tensors["whole"]
+    shape = [int(size) for size in tensors["shape"]]
+    count = math.prod(shape)
+    coded = tensors["coded"]
+    if min(shape, default=1) < 1 or coded.dtype != torch.uint8 or len(coded) != wire.size(count):
+        raise ValueError(f"{len(coded)} bytes for {shape}")
+    try:
+        return wire.decode(coded, count, key).view(shape)
+    except (RuntimeError, IndexError) as error:
+        raise ValueError(str(error)) from None
 
 
 def read_tensors(body: bytes | memoryview) -> dict[str, Tensor]:

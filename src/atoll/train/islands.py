@@ -17,6 +17,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from atoll.codec import parse_codec
 from atoll.errors import TaskError, nearest
 from atoll.island import (
     WEIGHTS,
@@ -60,7 +61,8 @@ UNKNOWN_S, UNKNOWN_RATE = 0.05, 12.5e6
 """What is taken for a way that nobody has measured yet: latency, and bytes a second."""
 MakeOptimizer = Callable[[Sequence[nn.Parameter]], Optimizer]
 _SIZE = re.compile(r"([0-9.]+)\s*([kKMGT]?)B?")
-_WIRES = {"float32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+_WRITTEN = 1 << 16
+"""So many values say how much a codec makes of one."""
 
 
 def parse_size(text: str) -> float:
@@ -92,7 +94,7 @@ class IslandSettings:
         flush: in how many pieces a batch is cut, to train synchronously; 0: without waiting.
         pieces: in how many pieces a batch is cut, without waiting.
         accumulate: batches that an update learns from, without waiting.
-        wire: what activations and gradients are rounded to on their way.
+        wire: the codec that activations and gradients are written with on their way.
     """
 
     islands: tuple[tuple[str, ...], ...] = ()
@@ -103,7 +105,7 @@ class IslandSettings:
     flush: int = 0
     pieces: int = 1
     accumulate: int = 1
-    wire: str = "float32"
+    wire: str = "dense"
 
 
 def parse_islands(text: str) -> IslandSettings:
@@ -125,16 +127,18 @@ def parse_islands(text: str) -> IslandSettings:
 
 
 def _setting(name: str, value: str, text: str) -> object:
-    choices: dict[str, Sequence[str]] = {"weights": WEIGHTS, "wire": tuple(_WIRES)}
     if name == "memory":
         return parse_size(value)
+    if name == "wire":
+        parse_codec(value, f"islands {text!r}: wire")
+        return value
     if name in {"flush", "pieces", "accumulate"}:
         if not value.isdigit() or int(value) < 1:
             raise TaskError(f"islands {text!r}: {name}: expected a number of at least 1, not {value!r}")
         return int(value)
-    if name in choices:
-        if value not in choices[name]:
-            raise TaskError(f"islands {text!r}: {name}: {nearest(value, choices[name])}")
+    if name == "weights":
+        if value not in WEIGHTS:
+            raise TaskError(f"islands {text!r}: {name}: {nearest(value, WEIGHTS)}")
         return value
     if value not in {"", "yes", "no"}:
         raise TaskError(f"islands {text!r}: {name}: expected nothing, yes or no, not {value!r}")
@@ -274,10 +278,11 @@ def price(
     terms = Terms(
         batch=math.ceil(len(example) / pieces),
         an_update=pieces * settings.accumulate,
-        optimizer=_copies(optimizer),
+        optimizer=_copies(optimizer) + (settings.weights == "predict"),  # which remembers where weights are going
         recompute=settings.recompute,
         stash=settings.weights != "current" and not settings.flush,
         target_bytes=example.targets[:1].nbytes,
+        wire=parse_codec(settings.wire).size(_WRITTEN) / (4 * _WRITTEN),
     )
     return profile(links, example.inputs), terms
 
@@ -335,7 +340,7 @@ class Layout:
                     flush=settings.flush,
                     pieces=settings.pieces,
                     accumulate=settings.accumulate,
-                    wire=_WIRES[settings.wire],
+                    wire=parse_codec(settings.wire),
                 )
         owners = [
             [(stage.stop, place) for place, stage in zip(island.order, island.cut.stages, strict=True)]
