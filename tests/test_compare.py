@@ -41,7 +41,6 @@ def test_runs_everything_and_keeps_the_traces(tmp_path: Path) -> None:
         ({"islands": "0+9"}, TaskError),
         ({"islands": "auto:memory=1kB"}, TaskError),
         ({"islands": "auto", "script": ("train.py",), "world": "emulate"}, EmulationError),
-        ({"islands": "auto", "checkpoints": Path("here")}, EmulationError),
     ],
 )
 def test_mistakes_are_found_before_anything_runs(

@@ -14,7 +14,7 @@ All faults but crashes for good end a while before the run does.  What must hold
 import dataclasses
 import itertools
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from functools import cache, partial
 
@@ -25,7 +25,7 @@ from torch.optim import SGD
 from atoll.errors import TaskError
 from atoll.network import Network
 from atoll.strategy import parse_strategy
-from atoll.trace import Computed, Event, Exchanged, StageReported
+from atoll.trace import Computed, Event, Exchanged, SeatTaken, StageReported
 from atoll.train.islandnode import IslandNode
 from atoll.train.islands import Layout, lay_out, parse_islands
 from atoll.train.lesson import TaskLesson
@@ -84,6 +84,7 @@ class _Witness:
         self.computed: dict[str, list[Computed]] = defaultdict(list)
         self.exchanged: list[Exchanged] = []
         self.reported: list[StageReported] = []
+        self.seats: Counter[str] = Counter()
 
     def record(self, event: Event) -> None:
         if isinstance(event, Computed):
@@ -92,6 +93,8 @@ class _Witness:
             self.exchanged.append(event)
         elif isinstance(event, StageReported):
             self.reported.append(event)
+        elif isinstance(event, SeatTaken):
+            self.seats[event.node] += 1
 
     def flush(self) -> None:
         """Nothing is written."""
@@ -154,8 +157,7 @@ def _untouched_islands_go_on(run: _Ended) -> Iterator[str]:
     touched = {name for fault in run.faults for name in fault.nodes}
     touched |= {name for fault in run.faults for pair in fault.pairs for name in pair}
     for order in run.layout.islands.values():
-        last = run.nodes[order[0]].standing
-        if touched & set(order) or last.order != order:
+        if touched & set(order) or any(run.witness.seats[name] > 1 for name in order):
             continue  # a fault met it, or it was made anew to take somebody in
         if "overlap" not in run.strategy and run.strategy != "none":
             continue  # waiting for others is what such strategies do
