@@ -68,6 +68,8 @@ def test_two_machines(tmp_path: Path) -> None:
         (["--listen", "here"], "atoll: --listen: expected HOST:PORT, not 'here'"),
         (["--join", "hello"], "atoll: an invitation begins with 'atoll1-'"),
         (["--listen", "127.0.0.1:0", "-s", "nonsense"], "atoll: there is no strategy 'nonsense'"),
+        (["--listen", "127.0.0.1:0", "--islands", "n0+n1"], "atoll: islands 'n0+n1': nodes that come and go form them"),
+        (["--listen", "127.0.0.1:0", "--checkpoint", "no/kept"], "atoll: --checkpoint no/kept: there is no folder no"),
     ],
 )
 def test_mistakes_are_told_in_one_line(tmp_path: Path, arguments: list[str], message: str) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from atoll.errors import CheckpointError, InvitationError, StrategyError, UserError, nearest
+from atoll.errors import CheckpointError, InvitationError, StrategyError, TaskError, UserError, nearest
 from atoll.network import load_network, preset_names
 from atoll.report.networks import list_networks, show_network
 from atoll.version import VERSION
@@ -244,6 +244,8 @@ def plan(
     console = Console()
     net = load_network(network)
     settings = parse_islands(islands)
+    if not out.parent.is_dir():
+        raise TaskError(f"--out {out}: there is no folder {out.parent}")
     if node_memory or model_memory:
         settings = dataclasses.replace(settings, memory=parse_size(node_memory or "4GB"))
     unsaid = [each.name for each in net.nodes if each.memory_bytes is None]

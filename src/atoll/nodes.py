@@ -41,8 +41,13 @@ def run_node(
         steps: how many.
         save: where the model goes at the end.
     """
-    if save and not save.parent.is_dir():
-        raise InvitationError(f"--save {save}: there is no folder {save.parent}")
+    for option, path in (("--save", save), ("--checkpoint", machine.checkpoint)):
+        if path and not path.parent.is_dir():
+            raise InvitationError(f"{option} {path}: there is no folder {path.parent}")
+    if machine.checkpoint and isinstance(what, Card) and not what.islands:
+        raise InvitationError(
+            "--checkpoint: keeps a part of a model: expected --islands too"
+        )
     asyncio.run(_run(what, machine, console, steps, save))
 
 

@@ -425,9 +425,10 @@ def form(
 
 def shortage(costs: Costs, machines: Sequence[Machine]) -> str:
     """What to say where nobody can hold a model."""
-    least = costs.memory_of(0, costs.count, 1).total / 1e6
-    there = sum(machine.memory_bytes for machine in machines) / 1e6
-    told = f"it takes {least:.3g} MB in one piece, and they have {there:.3g} MB"
+    least = costs.memory_of(0, costs.count, 1).total
+    there = sum(machine.memory_bytes for machine in machines)
+    unit, factor = ("GB", 1e9) if least >= 1e9 else ("MB", 1e6)
+    told = f"it takes {least / factor:.3g} {unit} in one piece, and they have {there / factor:.3g} {unit}"
     if there > least:
         told += ", but stages keep more than one piece does (weights for batches on their way)"
     return f"no island of {len(machines)} nodes can hold the model: {told}"
