@@ -16,13 +16,14 @@ from tests.island.brute import best_of_all, partitions
 from atoll.errors import TaskError
 from atoll.island import Costs, Island, Layer, Machine, Pairs, Plan, Terms, equal_cuts, form, survey
 from atoll.network import Network, parse_network
-from atoll.trace import Computed, read_trace
+from atoll.trace import Computed, Emulated, read_trace
 from atoll.train import RunSpec, Task, simulate
+from atoll.train.emulated import run_emulated
 from atoll.train.islands import Layout, Survey, parse_islands, survey_task
 from benchmarks.common import RESULTS, markdown, put
-from benchmarks.island_task import small_task
+from benchmarks.island_task import blocks, small_task
 
-__all__ = ["against", "large", "planner"]
+__all__ = ["against", "emulated", "large", "planner"]
 
 DOCUMENT = RESULTS / "islands.md"
 
@@ -174,6 +175,62 @@ def simulated(network: Network, task: Task, plan: Plan, found: Survey, seconds: 
         lasts = {found.machines[island.order[-1]].name for island in plan.islands}
         done = [event for event in read_trace(path) if isinstance(event, Computed) and event.node in lasts]
     return sum(event.at > seconds / 4 for event in done) * task.batch / (seconds * 3 / 4)
+
+
+def emulated(arguments: argparse.Namespace) -> None:
+    """Plans for random networks, as predicted, simulated, and with real processes over real TCP."""
+    rows, seconds = [], arguments.limit
+    for seed in range(200, 200 + arguments.cases):
+        draw = np.random.default_rng(seed)
+        task, count = blocks(), int(draw.integers(4, 7))
+        network, _, whole = drawn(seed, count, 9)
+        found = survey_task(network, task, parse_islands("auto"))
+        scale = Costs(found.layers, found.terms).memory_of(0, len(found.layers), 1).total / whole
+        nodes = tuple(replace(each, memory_bytes=round((each.memory_bytes or 0) * scale)) for each in network.nodes)
+        network = replace(network, nodes=nodes)
+        try:
+            plan = survey_task(network, task, parse_islands("auto")).plans()[0]
+        except TaskError:
+            continue
+        # A process of torch takes more than these nodes have: the same islands, on nodes with enough.
+        islands = "/".join("+".join(found.machines[place].name for place in each.order) for each in plan.islands)
+        network = replace(network, nodes=tuple(replace(each, memory_bytes=None) for each in network.nodes))
+        found = survey_task(network, task, parse_islands(islands))
+        plan = found.plan_of(parse_islands(islands).islands)
+        spec = RunSpec(
+            network=network,
+            task="benchmarks.island_task:blocks",
+            strategy="none",
+            shards="iid",
+            islands=islands,
+            limit_s=seconds,
+            stops=False,
+        )
+        lasts = {found.machines[island.order[-1]].name for island in plan.islands}
+        rates = []
+        for real in (False, True):
+            with tempfile.TemporaryDirectory() as folder:
+                path = Path(folder) / "t.jsonl"
+                if real:
+                    for _ in run_emulated(spec, path):
+                        pass
+                else:
+                    simulate(spec, path)
+                events = list(read_trace(path))
+            passes = [event for event in events if isinstance(event, Computed) and event.node in lasts]
+            rates.append(sum(event.at > seconds / 4 for event in passes) * task.batch / (seconds * 3 / 4))
+        valid = all(event.valid for event in events if isinstance(event, Emulated))
+        predicted = plan.samples_a_second
+        rows.append(
+            [
+                f"{seed}: {count} nodes, {plan.name}",
+                f"{predicted:.1f}",
+                *(f"{rate:.1f} ({rate / predicted - 1:+.1%})" for rate in rates),
+                "yes" if valid else "no",
+            ]
+        )
+        print(*rows[-1], sep=" | ", flush=True)
+    put(DOCUMENT, "emulated", markdown(["case", "predicted", "simulated", "emulated", "the switch kept up"], rows))
 
 
 def large(arguments: argparse.Namespace) -> None:

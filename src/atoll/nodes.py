@@ -45,9 +45,7 @@ def run_node(
         if path and not path.parent.is_dir():
             raise InvitationError(f"{option} {path}: there is no folder {path.parent}")
     if machine.checkpoint and isinstance(what, Card) and not what.islands:
-        raise InvitationError(
-            "--checkpoint: keeps a part of a model: expected --islands too"
-        )
+        raise InvitationError("--checkpoint: keeps a part of a model: expected --islands too")
     asyncio.run(_run(what, machine, console, steps, save))
 
 

@@ -365,6 +365,8 @@ class _Supervisor:
     def _look_at_memory(self) -> None:
         """Ends a node that holds more than its machine would."""
         self._switch.after(MEMORY_EVERY_S, self._look_at_memory)
+        if self._begin_at is None:
+            return  # a run that has not begun has no time to say when
         for node in self._what.network.nodes:
             process = self._nodes.get(node.name)
             if node.memory_bytes is None or process is None:
