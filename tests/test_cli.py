@@ -73,6 +73,9 @@ def test_islands_are_planned_and_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
     trained = CliRunner().invoke(app, ["run", "triangle", "--islands", "0+1/2", "--limit", "8"])
     assert trained.exit_code == 0, trained.output
     assert "allreduce:every=8,overlap" in trained.output
+    assert "Islands from 0 s: 0 0-" in (tmp_path / "report" / "report.html").read_text()
+    wrong = CliRunner().invoke(app, ["plan", "triangle", "--out", "nowhere/plan.png"])
+    assert "there is no folder nowhere" in str(wrong.exception)
 
 
 def test_compare_report_and_json(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from atoll.report.results import Comparison
 from atoll.report.timeline import new_figure, timelines
+from atoll.trace import IslandsFormed, read_trace
 
 __all__ = ["write_page"]
 
@@ -63,6 +64,7 @@ def write_page(comparison: Comparison, path: Path) -> None:
     for row in rows:
         run = min(row.runs, key=lambda each: each.seed)
         parts.append(f"<h3>{html.escape(row.strategy)}</h3>")
+        parts += _islands(run.path)
         parts += [_svg(figure) for figure in timelines(run.path, run.ended_s)]
     body = "\n".join(parts)
     page = (
@@ -70,6 +72,16 @@ def write_page(comparison: Comparison, path: Path) -> None:
         f"<style>{_STYLE}</style></head><body>\n{body}\n</body></html>\n"
     )
     path.write_text(page, encoding="utf-8")
+
+
+def _islands(path: Path) -> list[str]:
+    """Who held which layers, from when on, where islands held the model."""
+    told = []
+    for event in read_trace(path):
+        if isinstance(event, IslandsFormed):
+            islands = " · ".join(event.islands) or f"none ({event.why})"
+            told.append(f"<p>Islands from {event.at:.0f} s: {html.escape(islands)}</p>")
+    return told
 
 
 def _svg(figure: Figure) -> str:
