@@ -246,6 +246,8 @@ def test_what_travels_is_what_was_sent(name: str, shape: list[int]) -> None:
     assert came.shape == values.shape
     if name == "dense":
         assert torch.equal(came, values)
+    half = values.to(torch.bfloat16)
+    assert unpack(pack(half, wire, 3), wire, 3).dtype == torch.bfloat16
     whole = torch.arange(6).view(2, 3)
     assert torch.equal(unpack(pack(whole, wire, 3), wire, 3), whole)
     coded = pack(values, wire, 3)

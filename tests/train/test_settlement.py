@@ -3,7 +3,7 @@
 import dataclasses
 
 from atoll.network import parse_network
-from atoll.train.islands import Layout, Survey, parse_islands, survey_task
+from atoll.train.islands import Facts, Layout, Survey, parse_islands, survey_task, unknown
 from atoll.train.settlement import Settlement, Standing, settle
 from tests.train.test_islands import SIX, task
 
@@ -30,6 +30,46 @@ def test_where_a_node_stands_can_be_told_and_read() -> None:
     for standing in standings(first(surveyed(), "a+b+c/d+e"), NAMES).values():
         assert Standing.read(standing.summary()) == standing
     assert Standing.read(Standing().summary()) == Standing()
+
+
+def test_what_makes_no_sense_is_nothing() -> None:
+    survey = surveyed()
+    right = standings(first(survey, "a+b+c/d+e"), NAMES)
+    assert all(each.is_sound(len(survey.layers)) for each in right.values() if each.order)
+    for key, wrong in (("cut", "[[0, 1]]"), ("facts", "[0, 1, {}]"), ("shard", "x"), ("spare", "7"), ("range 1", "x")):
+        assert Standing.read([*right["a"].summary(), [key, wrong]]) == Standing(), key
+    for cut in (((0, 2, 3), (3, 6, 1), (6, 6, 1)), ((0, 6, 1),), ((0, 2, 0), (2, 4, 1), (4, 6, 1))):
+        told = {**right, "a": dataclasses.replace(right["a"], cut=cut)}
+        after = settle("5.a", told, survey, parse_islands("auto"), 2)
+        assert set(after.layout.seats) <= set(NAMES)
+
+
+def test_who_uses_a_layer_is_asked_before_who_once_did() -> None:
+    told = standings(first(surveyed(), "a+b+c/d+e"), NAMES)
+    told["f"] = dataclasses.replace(told["f"], spare=((0, 90), (9, 50)))
+    told["a"] = dataclasses.replace(told["a"], spare=((9, 70),))
+    settled = dataclasses.replace(first(surveyed(), "a+b+c/d+e"), standings=told)
+    assert settled.sources("b", 0) == ["a", "d"], "not f, who has an old one"
+    assert settled.sources("b", 9) == ["a", "f"], "nobody uses it: the newest first"
+    assert settled.sources("f", 9) == ["a", "f"]
+    assert settled.sources("b", 17) == []
+    assert settled.sources("b", 17, alike=False) == ["a"]
+
+
+def test_plans_follow_what_nodes_find_out() -> None:
+    survey = unknown(NAMES, surveyed().layers, surveyed().terms)
+    ways = dict.fromkeys(NAMES, (0.001, 100000000.0))
+    facts = {name: Facts(1e6 if name < "d" else 4e6, 18e3, ways) for name in NAMES[:5]}
+    told = {name: Standing(facts=each) for name, each in facts.items()}
+    settled = settle("1.a", told, survey, parse_islands("auto"), 6)
+    assert settled.layout.seats
+    assert "f" not in settled.layout.seats
+    assert Facts.read(facts["a"].told()) == facts["a"]
+    again = {name: dataclasses.replace(settled.standing(name), facts=facts[name]) for name in told}
+    slow = {**again, "a": dataclasses.replace(again["a"], facts=Facts(1e5, 18e3, ways))}
+    kept = settle("2.a", slow, survey, parse_islands("auto"), 6)
+    assert kept.layout.cuts == settled.layout.cuts, "islands that are whole stay as they are, also if cuts would differ"
+    assert Settlement.load(settled.save(), settled.layout.survey, parse_islands("auto")).digest == settled.digest
 
 
 def test_islands_that_are_whole_stay_as_they_are() -> None:

@@ -3,13 +3,16 @@
 import asyncio
 from pathlib import Path
 
+import pytest
 import torch
 from torch import nn
 
+from atoll.errors import AtollError
 from atoll.network import parse_network
 from atoll.trace import Trace
 from atoll.train.lesson import TaskLesson
 from atoll.train.parts import Parts
+from atoll.train.span import Held
 from atoll.train.stock import Stock
 from atoll.world import Simulation
 from atoll.world.faults import parse_faults
@@ -63,14 +66,21 @@ def test_layers_come_from_whoever_has_them(tmp_path: Path) -> None:
                 other.use(kept)
                 stock.shelve(other.pack())
                 assert stock.held == [0, 1]
-                assert stock.shelved == {2: 0}
+                assert stock.spare == {2: 0}
                 await world.sleep(50)
             else:
+                old = stock.build([0])
+                stock.use(old)
+                stock.use({})
+                assert stock.spare == {0: 0}, "what it once had is no more what is used"
                 got = await stock.fetch([0, 2, 5], lambda _: ["c", "a"])
                 assert got[0].updates == 9
                 found["b"] = [float(next(iter(each.module.parameters())).detach().mean()) for each in got.values()]
                 nobody = await stock.fetch([0], lambda _: [])
                 found["alone"] = [float(next(iter(nobody[0].module.parameters())).detach().mean())]
+                like = {layer: Held(held.module, None) for layer, held in stock.build([0, 2, 5]).items()}
+                with pytest.raises(AtollError, match="5: nobody who can be reached"):
+                    await stock.copy(like, lambda _: ["a"])
                 await world.sleep(50)
 
     crash = """[[fault]]\nkind = "crash"\nnodes = ["c"]\nat = 0.0\n"""
@@ -89,11 +99,12 @@ def test_a_checkpoint_is_what_was_in_use() -> None:
         held.updates = 4
     stock.use(layers)
     stock.use(stock.build([5]))
-    assert stock.held == [0, 2, 5], "what it had before it can still give"
+    assert stock.held == [5]
+    assert stock.spare == {0: 4, 2: 4}, "what it had before it can still give"
     again = Stock(None, Unlike(0.0))  # type: ignore[arg-type]
     again.shelve(stock.pack())
-    assert again.shelved == {5: 0}
+    assert again.spare == {5: 0}
     again.take_from_shelf()
-    assert again.shelved == {}
+    assert again.spare == {}
     assert again.held == [5]
     assert float(next(iter(again.used[5].module.parameters())).detach().mean()) == 3.0

@@ -19,6 +19,7 @@ import struct
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import safetensors
 import safetensors.torch
@@ -30,7 +31,7 @@ from atoll.island.cut import BACKWARD, FORWARD, RECOMPUTE
 from atoll.island.stage import StageModel
 from atoll.trace import StageReported
 from atoll.world.base import Lane, Message, Spawn, World
-from atoll.world.hearing import hear
+from atoll.world.hearing import NOT_UNDERSTOOD, hear
 
 __all__ = ["Given", "Pipeline", "Seat", "Source", "pack", "read_tensors", "unpack"]
 
@@ -40,6 +41,9 @@ PATIENCE = 10.0
 REMEMBERED = 1000
 """So many batches are known to have been seen."""
 REPORT_EVERY = 20
+FAILURES = 3
+"""So many batches in a row that cannot be worked on are not their sender's fault."""
+T = TypeVar("T")
 _FORWARD = struct.Struct("<QI")
 """Number, and samples of the whole batch."""
 _BACKWARD = struct.Struct("<Qf")
@@ -141,6 +145,8 @@ class Pipeline:
         self._usual_s = 0.0
         self._learned = 0, 0
         """Pieces and samples since the last update."""
+        self._failures = 0
+        """Batches of another stage, one after the other, that could not be worked on."""
         self._wake = asyncio.Event()
         self._spawn: Spawn | None = None
         self.losses: deque[float] = deque(maxlen=10)
@@ -186,6 +192,8 @@ class Pipeline:
         inputs, device = unpack(found, self._seat.wire, number), self._model.device
         if inputs.is_floating_point() and not torch.isfinite(inputs).all():
             raise ValueError(f"batch {number} is not finite")
+        if not 0 < len(inputs) == len(found["t"]) <= whole:
+            raise ValueError(f"{len(inputs)} samples, {len(found['t'])} targets, of {whole}")
         self._remember(number)
         self._inputs.append(_Waiting(number, inputs.to(device), found["t"].to(device), whole))
         self._wake.set()
@@ -202,7 +210,7 @@ class Pipeline:
             return  # given up, or here twice
         if number in (each for each, _ in self._gradients):
             return
-        if gradient.shape != self._model.shape_of(number):
+        if gradient.shape != self._model.shape_of(number) or not gradient.is_floating_point():
             raise ValueError(f"a gradient of {tuple(gradient.shape)} for batch {number}")
         if not torch.isfinite(gradient).all():
             self._give_up(number)
@@ -222,17 +230,19 @@ class Pipeline:
         return self._pieces.popleft() if self._pieces else None
 
     def _begin(self, given: Given) -> None:
-        whole, pieces = len(given.inputs), self._seat.flush or self._seat.pieces
+        whole = len(given.inputs)
+        pieces = min(self._seat.flush or self._seat.pieces, whole)
         for inputs, targets in zip(given.inputs.tensor_split(pieces), given.targets.tensor_split(pieces), strict=True):
-            part = inputs.clone() if pieces > 1 else inputs  # else each would keep all of it in memory
-            self._pieces.append(_Waiting(self._next, part, targets, whole))
+            if inputs.untyped_storage().nbytes() > inputs.nbytes:
+                inputs = inputs.clone()  # noqa: PLW2901 - else it would keep all that it is a part of in memory
+            self._pieces.append(_Waiting(self._next, inputs, targets, whole))
             self._next += 1
 
     async def _rest(self) -> None:
         """Waits for something to do; gives up what has been away for too long."""
         self._wake.clear()
         oldest = min(self._since.values(), default=None)
-        if oldest is None or self._seat.flush:
+        if oldest is None:
             await self._wake.wait()
             return
         patience = max(PATIENCE_S, PATIENCE * self._usual_s)
@@ -242,6 +252,9 @@ class Pipeline:
         except TimeoutError:
             for number in [each for each, since in self._since.items() if since + patience <= self._world.now]:
                 self._give_up(number)
+            if self._seat.flush and not self._model.held:  # what is left of the batch is of no use
+                self._model.forget()
+                self._learned = 0, 0
 
     def _give_up(self, number: int) -> None:
         self._model.give_up(number)
@@ -263,10 +276,12 @@ class Pipeline:
             def learn() -> tuple[float, Tensor | None]:
                 return model.learn(batch.inputs, lambda outputs: loss(outputs, targets) * share)
 
-            value, gradient = await self._world.compute(learn, steps=steps * (FORWARD + BACKWARD))
+            learned = await self._attempt(learn, steps * (FORWARD + BACKWARD))
+            value, gradient = learned or (math.nan, None)
             value /= share
             if not math.isfinite(value):
                 model.forget()  # it would spoil the weights; who holds it gives it up
+                self._learned = 0, 0
                 return
             self.losses.append(value)
             if seat.before and gradient is not None:
@@ -274,11 +289,28 @@ class Pipeline:
             await self._learned_from(samples, batch.whole)
             return
         self._samples[batch.number], self._since[batch.number] = (samples, batch.whole), self._world.now
-        outputs = await self._world.compute(lambda: model.forward(batch.number, batch.inputs), steps=steps * FORWARD)
+        outputs = await self._attempt(lambda: model.forward(batch.number, batch.inputs), steps * FORWARD)
+        if outputs is None:
+            self._give_up(batch.number)
+            return
         head = _FORWARD.pack(batch.number, batch.whole)
         sending = self._send(seat.after, "forward", head, batch.number, outputs, targets=batch.targets)
         self._sending[batch.number] = sending
         sending.add_done_callback(lambda _: self._sending.pop(batch.number, None))
+
+    async def _attempt(self, work: Callable[[], T], steps: float) -> T | None:
+        """Works on a batch; one that another stage sent and that cannot be worked on is dropped, a few in a row are
+        this stage's own fault.
+        """
+        try:
+            found = await self._world.compute(work, steps=steps)
+        except NOT_UNDERSTOOD:
+            self._failures += 1
+            if self._seat.before is None or self._failures >= FAILURES:
+                raise
+            return None
+        self._failures = 0
+        return found
 
     async def _backward(self, number: int, gradient: Tensor) -> None:
         seat, model = self._seat, self._model
@@ -345,7 +377,8 @@ def pack(values: Tensor, wire: Codec, key: int) -> dict[str, Tensor]:
     if not values.is_floating_point():
         return {"whole": values.cpu().contiguous()}
     encoded = wire.encode(values.float().flatten(), key)
-    return {"coded": encoded.cpu(), "shape": torch.tensor(values.shape, dtype=torch.int64)}
+    kind = torch.empty(0, dtype=values.dtype)
+    return {"coded": encoded.cpu(), "shape": torch.tensor(values.shape, dtype=torch.int64), "kind": kind}
 
 
 def unpack(tensors: dict[str, Tensor], wire: Codec, key: int) -> Tensor:
@@ -358,7 +391,7 @@ def unpack(tensors: dict[str, Tensor], wire: Codec, key: int) -> Tensor:
     if min(shape, default=1) < 1 or coded.dtype != torch.uint8 or len(coded) != wire.size(count):
         raise ValueError(f"{len(coded)} bytes for {shape}")
     try:
-        return wire.decode(coded, count, key).view(shape)
+        return wire.decode(coded, count, key).view(shape).to(tensors["kind"].dtype)
     except (RuntimeError, IndexError) as error:
         raise ValueError(str(error)) from None
 

@@ -307,11 +307,12 @@ class StageModel:
 
     def evaluate(self, inputs: Tensor) -> Tensor:
         """What inputs come to, as the model is: nothing is kept, and nothing is dropped out."""
-        was_training = self.layers.training
+        training = {module: module.training for module in self.layers.modules()}
         self.layers.eval()
         with torch.inference_mode():
             outputs: Tensor = self.layers(inputs)
-        self.layers.train(was_training)
+        for module, was in training.items():
+            module.training = was
         return outputs
 
     def update(self) -> None:

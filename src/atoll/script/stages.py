@@ -5,6 +5,8 @@ first of an island, and is told of every update.
 """
 
 import asyncio
+import copy
+import math
 import queue
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -42,9 +44,11 @@ TOLD = 1000
 """So many updates are remembered for a script that does something else."""
 LOOK_EVERY_S = 1.0
 TEST_EVERY = 50
-GOODBYE_S = 2.0
+GOODBYE_S, LONGEST_S = 2.0, 60.0
 
-_WANTED, _ENDED = "wanted", "ended"
+_WANTED = "wanted"
+_News = str | float | int
+"""A batch is wanted; an update's loss; the island has ended, after so many updates."""
 
 
 class ScriptLesson:
@@ -71,7 +75,9 @@ class ScriptLesson:
         names: Sequence[str],
         exam: Exam | None = None,
     ) -> None:
+        self._model = model
         self._chain = chain(model, example.inputs)
+        self._own = {id(each) for each in model.parameters()}
         self._optimizer = optimizer
         self._groups = {id(each): group for group in optimizer.param_groups for each in group["params"]}
         self._made: list[tuple[dict[str, Any], dict[str, Any]]] = []
@@ -80,8 +86,10 @@ class ScriptLesson:
         self._device = example.inputs.device
         self._exam = exam
         self.shards = len(names)
-        self.news: queue.SimpleQueue[str | float] = queue.SimpleQueue()
-        """For the script: a batch is wanted; an update's loss; the island has ended."""
+        self.news: queue.SimpleQueue[_News] = queue.SimpleQueue()
+        """For the script."""
+        self.may_begin: Callable[[], bool] = lambda: True
+        """Whether another batch is wanted at all."""
         self._ready: deque[Given] = deque()
         self._asked = 0
 
@@ -93,16 +101,25 @@ class ScriptLesson:
         """The script's own layers: what is learned is learned in them."""
         return self._chain
 
-    def optimizer(self, parameters: Sequence[nn.Parameter]) -> Optimizer:
-        """One like the script's, with the same settings for the same parameters."""
+    def copied(self) -> tuple[nn.Module, nn.Sequential]:
+        """A model like the script's, and the chain that it is."""
+        return copy.deepcopy((self._model, self._chain))
+
+    def optimizer(self, parameters: Sequence[nn.Parameter]) -> Optimizer | None:
+        """One like the script's, with the same settings for the same parameters; none if none is to be trained."""
         groups: dict[int, tuple[dict[str, Any], list[nn.Parameter]]] = {}
         for each in parameters:
-            own = self._groups.get(id(each)) or self._optimizer.param_groups[0]
+            own = self._groups.get(id(each))
+            if own is None and id(each) in self._own:
+                continue  # it is not to be trained
+            own = own or self._optimizer.param_groups[0]
             groups.setdefault(id(own), (own, []))[1].append(each)
         given = [
             {**{key: value for key, value in own.items() if key != "params"}, "params": some}
             for own, some in groups.values()
         ]
+        if not groups:
+            return None
         kind: Callable[..., Optimizer] = type(self._optimizer)
         try:
             made = kind(given)
@@ -112,6 +129,7 @@ class ScriptLesson:
                 f"run.wrap_stages: a {what} cannot be made for a layer ({error}): expected an optimiser that takes "
                 "groups of parameters and nothing else, as torch's do"
             ) from None
+        self._made = [(mine, own) for mine, own in self._made if mine["params"][0] not in _Among(parameters)]
         self._made += [(mine, own) for mine, (own, _) in zip(made.param_groups, groups.values(), strict=True)]
         return made
 
@@ -123,7 +141,7 @@ class ScriptLesson:
             self._want()
 
         def take() -> Given | None:
-            if not self._ready:
+            if not self._ready or not self.may_begin():
                 return None
             self._want()
             return self._ready.popleft()
@@ -143,7 +161,7 @@ class ScriptLesson:
         for mine, own in self._made:
             mine["lr"] = own["lr"]  # a schedule changes the script's own
         if self.news.qsize() < TOLD:
-            self.news.put(loss)
+            self.news.put(float(loss))
 
     def save(self) -> Saved:
         return {}
@@ -186,6 +204,9 @@ class Stages:
         room, how = parse_size(memory) if memory else None, parse_strategy(strategy)
         self._node: IslandNode = thread.call(open_node(world, lesson, example, settings, how, memory=room))
         self._started = started(sum(each.numel() for each in model.parameters()))
+        self._pieces = settings.pieces
+        self._most: int | None = None
+        lesson.may_begin = self._may_begin
         self._is_at_work = False
         self._has_ended = False
         self.loss = float("nan")
@@ -215,6 +236,7 @@ class Stages:
             updates: returns when so many have been made by this node in all; an island ends when one of its nodes has.
                 Without a number it goes on until the loop is left.
         """
+        self._most, self._has_ended = updates, False
         self._begin()
         batches = _again_and_again(data)
         while not self._has_ended and (updates is None or self.steps < updates):
@@ -226,23 +248,29 @@ class Stages:
             if news == _WANTED:
                 inputs, targets = _pair(next(batches), "train: a batch")
                 self._thread.soon(partial(self._give, inputs, targets))
-            elif news == _ENDED:
-                self._has_ended = True
+            elif isinstance(news, int):
+                self._has_ended = updates is None or news >= updates
             else:
                 self.loss = float(news)
                 self._optimizer._opt_called = True  # type: ignore[attr-defined]  # noqa: SLF001 - for schedules
                 yield self.loss
         if updates is not None and not self._has_ended:
             self._has_ended = True
-            self._thread.call(self._say_goodbye())
+            self._thread.call(self._say_goodbye(updates))
 
     def collect(self) -> nn.Module:
-        """Puts the layers that others hold into the model, as they are now, and returns it: to test or save it.  It
-        takes the memory of the whole model.
+        """A copy of the model with all layers as they are now, those that others hold too, to test or save it; it takes
+        the memory of the whole model.
         """
         self._begin()
-        self._thread.call(self._node.collect())
-        return self._model
+        model, links = self._lesson.copied()
+        self._thread.call(self._node.collect(links))
+        return model
+
+    def close(self) -> None:
+        """Others of the island may still want this node's layers: it stays while they ask."""
+        if self._is_at_work and self._has_ended:
+            self._thread.call(self._linger())
 
     # For checkpoints ---
 
@@ -265,6 +293,17 @@ class Stages:
         if not self._is_at_work:
             self._is_at_work = True
             self._thread.soon(lambda: self._thread.spawn(self._work()))
+        self._thread.soon(self._wake)
+
+    def _may_begin(self) -> bool:
+        """Whether a batch that begins is one of the updates that were asked for."""
+        stage = self._node.stage
+        under_way = math.ceil(len(stage.held) / self._pieces) if stage else 0
+        return self._most is None or self.steps + under_way < self._most
+
+    def _wake(self) -> None:
+        if self._node.pipeline:
+            self._node.pipeline.wake()
 
     async def _work(self) -> None:
         world = self._node.world
@@ -277,24 +316,47 @@ class Stages:
 
     def _give(self, inputs: Tensor, targets: Tensor) -> None:
         self._lesson.give(inputs, targets)
-        if self._node.pipeline:
-            self._node.pipeline.wake()
+        self._wake()
 
     @property
     def _hall(self) -> Scoped:
         return Scoped(self._node.world, "stages")
 
     def _hear_goodbye(self, message: Message) -> None:
+        updates = int.from_bytes(message.head, "little")
         if message.sender in self._node.standing.order:
-            self._lesson.news.put(_ENDED)
+            self._lesson.news.put(updates)
 
-    async def _say_goodbye(self) -> None:
+    async def _linger(self) -> None:
+        node = self._node
+        since, others = node.world.now, [each for each in node.standing.order if each != node.world.name]
+        while any(node.world.peer(each).reachable for each in others) and node.world.now < since + LONGEST_S:
+            if not node.stock.giving and node.world.now > max(since, node.stock.asked_s) + GOODBYE_S:
+                return
+            await node.world.sleep(0.1)
+
+    async def _say_goodbye(self, updates: int) -> None:
         """An island ends together: who has done what it was to do tells the others."""
         name = self._node.world.name
         others = [each for each in self._node.standing.order if each != name]
-        sending = [asyncio.ensure_future(self._hall.peer(each).send("finished", lane=Lane.CONTROL)) for each in others]
+        sending = [
+            asyncio.ensure_future(
+                self._hall.peer(each).send("finished", updates.to_bytes(8, "little"), lane=Lane.CONTROL)
+            )
+            for each in others
+        ]
         if sending:
             await asyncio.wait(sending, timeout=GOODBYE_S)
+
+
+class _Among:
+    """Whether a tensor is one of some: tensors are compared by value otherwise."""
+
+    def __init__(self, tensors: Iterable[Tensor]) -> None:
+        self._ids = {id(each) for each in tensors}
+
+    def __contains__(self, tensor: object) -> bool:
+        return id(tensor) in self._ids
 
 
 def _pair(batch: Any, what: str) -> Batch:

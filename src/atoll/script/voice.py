@@ -1,6 +1,7 @@
 """What speaks for a node that runs a script."""
 
 import asyncio
+import contextlib
 import math
 from typing import Any, NamedTuple
 
@@ -97,17 +98,21 @@ class Voice:
 
     def begin(self, model: nn.Module, optimizer: Optimizer) -> None:
         replica = ScriptReplica(self.world, self.world.names, model, optimizer)
-        card = self.world.host.desk.card
-        if card.setdefault("parameters", replica.size) not in {0, replica.size}:
-            told = f"the model has {replica.size} values here and {card['parameters']} in the run"
-            raise AtollError(f"{told}: run the same script with the same arguments on all nodes")
-        card["parameters"] = replica.size  # for those who join
+        self._refuse_another_size(replica.size)
         self._thread.call(self._begin(replica))
         self._replica = replica
         self._thread.step_begins()
 
+    def _refuse_another_size(self, size: int) -> None:
+        card = self.world.host.desk.card
+        if card.setdefault("parameters", size) not in {0, size}:
+            told = f"the model has {size} values here and {card['parameters']} in the run"
+            raise AtollError(f"{told}: run the same script with the same arguments on all nodes")
+        card["parameters"] = size  # for those who join
+
     def hold(self, model: nn.Module, optimizer: Optimizer, example_batch: Batch, **more: Any) -> Stages:
         """A part of a model that several nodes hold together."""
+        self._refuse_another_size(sum(each.numel() for each in model.parameters()))
         self._stages = Stages(
             self._thread, self.strategy, model, optimizer, example_batch, started=self._started, **more
         )
@@ -156,6 +161,9 @@ class Voice:
             self._thread.call(self._load(saved))
 
     def close(self) -> None:
+        if self._stages:
+            with contextlib.suppress(AtollError):  # whatever has failed was told before
+                self._stages.close()
         self._thread.close()
 
     # In the world's thread ---

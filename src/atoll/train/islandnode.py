@@ -12,7 +12,6 @@ import hashlib
 import json
 import logging
 import math
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -30,7 +29,7 @@ from atoll.train.islands import Facts, IslandSettings, Survey
 from atoll.train.lesson import Lesson
 from atoll.train.node import Background
 from atoll.train.settlement import Exchanges, RangeKey, Settlement, Standing, settle
-from atoll.train.span import Layers, SpanReplica
+from atoll.train.span import Held, Layers, SpanReplica, forget
 from atoll.train.stock import Stock
 from atoll.world.base import World
 from atoll.world.scoped import Scoped
@@ -104,6 +103,7 @@ class IslandNode:
         self._work: Background | None = None
         self._running = ""
         """What the pipeline is called that it is at work in."""
+        self._is_first = False
         self._assembly: Assembly | None = None
         self._tested_at = 0
         self._probing: asyncio.Task[None] | None = None
@@ -142,8 +142,8 @@ class IslandNode:
     def standing(self) -> Standing:
         """Where it stands now."""
         there = self._settlement.standing(self.world.name) if self._settlement else Standing()
-        held, shelved = tuple(self.stock.held), tuple(sorted(self.stock.shelved.items()))
-        return dataclasses.replace(there, held=held, shelved=shelved, facts=self._facts)
+        held, spare = tuple(self.stock.held), tuple(sorted(self.stock.spare.items()))
+        return dataclasses.replace(there, held=held, spare=spare, facts=self._facts)
 
     @property
     def seats(self) -> dict[str, Seat]:
@@ -153,8 +153,9 @@ class IslandNode:
     @property
     def place(self) -> tuple[int, int]:
         """Of its island among all, and how many there are."""
-        seat = self.seats.get(self.world.name)
-        islands = list(self._settlement.layout.islands) if self._settlement else []
+        settlement = self._settlement  # read once: any thread may ask
+        seat = settlement.layout.seats.get(self.world.name) if settlement else None
+        islands = list(settlement.layout.islands) if settlement else []
         return (islands.index(seat.island), len(islands)) if seat else (0, 1)
 
     async def _keep_looking(self) -> None:
@@ -167,23 +168,26 @@ class IslandNode:
     async def _begin_alone(self) -> None:
         """Who finds nobody makes the best of it; who finds somebody is taken in."""
         world = self.world
-        await world.sleep(ALONE_S)
-        if self._settlement is None and not any(world.peer(name).reachable for name in world.peer_names):
-            self.installed(self.council.view, {world.name: self.summary()})
+        while self._settlement is None:
+            await world.sleep(ALONE_S)
+            alone = not any(world.peer(name).reachable for name in world.peer_names)
+            if self._settlement is None and alone and not self.council.held:
+                self.installed(self.council.view, {world.name: self.summary()})
 
-    async def collect(self) -> nn.Sequential:
-        """The whole model as it is now, from those who hold it: of its own island, if it can be had there."""
+    async def collect(self, chain: nn.Sequential) -> None:
+        """Puts the whole model as it is now into a chain like it, from those who hold it: of its own island, if it can
+        be had there.
+        """
+        while self._settlement is None:
+            await self.world.sleep(LOOK_EVERY_S)
         settlement = self._settlement
-        assert settlement is not None, "nobody holds anything yet"
         own, spans = settlement.island_of(self.world.name), settlement.layout.spans
 
         def owners(layer: int) -> list[str]:
             found = [name for name, (start, stop) in spans.items() if start <= layer < stop and name != self.world.name]
             return sorted(found, key=lambda name: name not in own)
 
-        layers = await self.stock.fetch(range(len(self._survey.layers)), owners)
-        names = [layer.name for layer in self._survey.layers]
-        return nn.Sequential(OrderedDict(zip(names, (held.module for held in layers.values()), strict=True)))
+        await self.stock.copy({place: Held(layer, None) for place, layer in enumerate(chain)}, owners)
 
     # What all agree on ---
 
@@ -218,8 +222,11 @@ class IslandNode:
         self._stop()
         if not scope:
             self._close_exchanges()
-            self._is_at_boundary()
-            self._record_seat(None)
+            await self._until_decided()
+            if self._settlement is settlement:
+                self.stock.use({})
+                self._is_at_boundary()
+                self._record_seat(None)
             return
         fetching = asyncio.create_task(self._fetch(settlement))
         changed = asyncio.create_task(self._changed.wait())
@@ -227,13 +234,19 @@ class IslandNode:
             await asyncio.wait({fetching, changed}, return_when=asyncio.FIRST_COMPLETED)
             if fetching.done():
                 layers = fetching.result()
-                while self.council.held:  # where it stands must not change while others decide by it
-                    await self.world.sleep(0.05)
+                # A pass of the old stage may still be under way where computing is done.
+                await self.world.aside(lambda: forget(layers))
+                await self._until_decided()
                 if self._settlement is settlement:
                     self._begin(settlement, layers)
         finally:
             fetching.cancel()
             changed.cancel()
+
+    async def _until_decided(self) -> None:
+        """Where it stands must not change while others decide by it."""
+        while self.council.held:
+            await self.world.sleep(0.05)
 
     async def _fetch(self, settlement: Settlement) -> Layers:
         """All layers of the new seat: own ones, and what others know of the rest."""
@@ -273,7 +286,7 @@ class IslandNode:
             updated=self._updated,
         )
         self._tested_at = 0
-        self._running = standing.scope
+        self._running, self._is_first = standing.scope, seat.before is None
         self._assembly = self._seated(world, standing.order, held)
         self._record_seat(seat)
         self._refresh_exchanges()
@@ -336,6 +349,12 @@ class IslandNode:
             talk.start(background)
             self._exchanges[first, last] = _Exchange(scope, replica, talk, background)
 
+    @property
+    def _stays(self) -> bool:
+        """Whether it keeps its seat in the settlement of now."""
+        settlement = self._settlement
+        return settlement is not None and settlement.standing(self.world.name).scope == self._running
+
     def _loss(self) -> float:
         return self.pipeline.loss if self.pipeline else math.nan
 
@@ -354,7 +373,7 @@ class IslandNode:
         self.updates += 1
         for held in self.stock.used.values():
             held.updates += 1
-        if self._exchanges_are_old:
+        if self._exchanges_are_old and self._stays:
             self._refresh_exchanges()
         for each in self._exchanges.values():
             each.replica.steps += 1
@@ -372,8 +391,8 @@ class IslandNode:
         """Where somebody sees the whole model, its last stage tests it; else test examples go through the stages."""
         assert self.stage is not None
         assert self._work is not None
-        assembly, standing = self._assembly, self.standing
-        if assembly is None and standing.order[0] == self.world.name:
+        assembly = self._assembly
+        if assembly is None and self._is_first:
             if self.stage.updates - self._tested_at >= every and (self._probing is None or self._probing.done()):
                 self._tested_at = self.stage.updates
                 self._probing = self._work(self._prober.begin())

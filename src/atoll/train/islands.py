@@ -59,7 +59,7 @@ __all__ = [
 
 UNKNOWN_S, UNKNOWN_RATE = 0.05, 12.5e6
 """What is taken for a way that nobody has measured yet: latency, and bytes a second."""
-MakeOptimizer = Callable[[Sequence[nn.Parameter]], Optimizer]
+MakeOptimizer = Callable[[Sequence[nn.Parameter]], Optimizer | None]
 _SIZE = re.compile(r"([0-9.]+)\s*([kKMGT]?)B?")
 _WRITTEN = 1 << 16
 """So many values say how much a codec makes of one."""
@@ -299,6 +299,8 @@ def _copies(optimizer: MakeOptimizer) -> float:
     values = nn.Parameter(torch.zeros(100))
     values.grad = torch.zeros(100)
     made = optimizer([values])
+    if made is None:
+        return 0.0
     made.step()
     held = [each for state in made.state.values() for each in state.values() if isinstance(each, torch.Tensor)]
     return float(sum(each.numel() for each in held if each.numel() >= 100) / 100)

@@ -49,7 +49,8 @@ class Lesson(Protocol):
     def build(self) -> nn.Sequential:
         """The model as it is at first."""
 
-    def optimizer(self, parameters: Sequence[nn.Parameter]) -> Optimizer: ...
+    def optimizer(self, parameters: Sequence[nn.Parameter]) -> Optimizer | None:
+        """Of a layer; none if nothing of it is to be trained."""
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """A mean over a batch."""

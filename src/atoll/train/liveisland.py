@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import os
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -24,6 +25,8 @@ from atoll.world.live.world import LiveWorld
 from atoll.world.scoped import Scoped
 
 __all__ = ["Shelf", "at_work", "free_memory", "open_node", "speed_of"]
+
+log = logging.getLogger("atoll")
 
 TRIED_BYTES = 1 << 19
 """Sent to everybody who can be reached, to see how fast that goes."""
@@ -92,7 +95,11 @@ def speed_of(
             since = clock()
             outputs = link(given)
             if outputs.requires_grad:
-                torch.autograd.grad(outputs.sum(), [each for each in (given, *link.parameters()) if each.requires_grad])
+                torch.autograd.grad(
+                    outputs.sum(),
+                    [each for each in (given, *link.parameters()) if each.requires_grad],
+                    allow_unused=True,
+                )
             if inputs.is_cuda:
                 torch.cuda.synchronize(inputs.device)
             times.append(clock() - since)
@@ -192,4 +199,7 @@ async def at_work(node: IslandNode, shelf: Shelf | None = None) -> AsyncIterator
 async def _keep(node: IslandNode, shelf: Shelf) -> None:
     while True:
         await node.world.sleep(KEEP_EVERY_S)
-        await node.world.aside(lambda: shelf.save(node))
+        try:
+            await node.world.aside(lambda: shelf.save(node))
+        except OSError as error:
+            log.warning("%s: what it holds could not be kept (%s)", node.world.name, error)

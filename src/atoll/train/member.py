@@ -160,7 +160,8 @@ class Member:
                 await working.until(updates)
             finally:
                 if save:
-                    model = await node.collect()
+                    model = lesson.build()
+                    await node.collect(model)
                     safetensors.torch.save_model(model, str(save))
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from atoll.group import Summary
 from atoll.island import reform
 from atoll.train.islands import Facts, IslandSettings, Layout, Survey
+from atoll.world.hearing import NOT_UNDERSTOOD
 
 __all__ = ["Exchanges", "RangeKey", "Settlement", "Standing", "settle"]
 
@@ -37,9 +38,9 @@ class Standing:
     cut: tuple[StageCut, ...] = ()
     """What each of them holds."""
     held: tuple[int, ...] = ()
-    """Layers whose weights it has."""
-    shelved: tuple[tuple[int, int], ...] = ()
-    """Layers that a checkpoint of its has, and how many updates they had had."""
+    """Layers that it uses."""
+    spare: tuple[tuple[int, int], ...] = ()
+    """Layers that it has as they once were, and how many updates they had had."""
     facts: Facts | None = None
     """What it has found out about itself, where that is not declared."""
     ranges: Exchanges = field(default_factory=dict)
@@ -49,7 +50,7 @@ class Standing:
         told: Summary = [["order", " ".join(self.order)], ["scope", self.scope], ["shard", self.shard]]
         told.append(["cut", json.dumps(self.cut)])
         told.append(["held", " ".join(map(str, self.held))])
-        told.append(["shelved", json.dumps(self.shelved)])
+        told.append(["spare", json.dumps(self.spare)])
         if self.facts:
             told.append(["facts", self.facts.told()])
         return told + [
@@ -59,6 +60,14 @@ class Standing:
 
     @classmethod
     def read(cls, summary: Summary) -> "Standing":
+        """What a member has told; one that makes no sense, or that nobody could use, is nothing: for all alike."""
+        try:
+            return cls._read(summary)
+        except NOT_UNDERSTOOD:
+            return cls()
+
+    @classmethod
+    def _read(cls, summary: Summary) -> "Standing":
         given = {str(key): value for key, value in summary}
         ranges = {}
         for key, value in given.items():
@@ -72,10 +81,17 @@ class Standing:
             shard=int(given.get("shard", -1)),
             cut=_triples(given.get("cut", "[]")),
             held=tuple(int(each) for each in str(given.get("held", "")).split()),
-            shelved=tuple((int(layer), int(updates)) for layer, updates in json.loads(given.get("shelved", "[]"))),
+            spare=tuple((int(layer), int(updates)) for layer, updates in json.loads(given.get("spare", "[]"))),
             facts=Facts.read(str(given["facts"])) if "facts" in given else None,
             ranges=ranges,
         )
+
+    def is_sound(self, layers: int) -> bool:
+        """Whether its island's stages make the whole chain, one after the other."""
+        ends = [0, *(stop for _, stop, _ in self.cut)]
+        whole = len(self.cut) == len(self.order) and ends[-1] == layers
+        steps = zip(self.cut, ends[:-1], strict=True)
+        return whole and all(start == end < stop and holds > 0 for (start, stop, holds), end in steps)
 
 
 def _triples(text: str) -> tuple[StageCut, ...]:
@@ -150,18 +166,18 @@ class Settlement:
         )
 
     def sources(self, name: str, layer: int, *, alike: bool = True) -> list[str]:
-        """Who may be asked for a layer: those of the old island, then those of the new one, then anybody who has it;
-        if nobody does, who has it in a checkpoint, the newest first; and if there is none, and models differ at first,
-        who is first.
+        """Who may be asked for a layer: those of the old island, then those of the new one, then anybody who uses it;
+        if nobody does, who has it as it once was, the newest first; and if nobody has, and models differ at first, who
+        is first.
         """
         old, new = self.standings[name].order, self.island_of(name)
         holders = [each for each, standing in self.standings.items() if layer in standing.held and each != name]
         if holders:
             return sorted(holders, key=lambda each: (each not in old, each not in new, holders.index(each)))
-        saved = {each: dict(standing.shelved) for each, standing in self.standings.items()}
-        shelves = [each for each in saved if layer in saved[each]]
-        if shelves:
-            return sorted(shelves, key=lambda each: (-saved[each][layer], each != name, shelves.index(each)))
+        spares = {each: dict(standing.spare) for each, standing in self.standings.items()}
+        having = [each for each in spares if layer in spares[each]]
+        if having:
+            return sorted(having, key=lambda each: (-spares[each][layer], each != name, having.index(each)))
         return [each for each in list(self.standings)[:1] if each != name and not alike]
 
 
@@ -182,7 +198,8 @@ def settle(
     whole: dict[tuple[str, ...], Standing] = {}
     for standing in standings.values():
         told = {standings[each].scope for each in standing.order if each in standings}
-        if standing.order and told == {standing.scope} and all(each in standings for each in standing.order):
+        here = all(each in standings and each in places for each in standing.order)
+        if standing.order and told == {standing.scope} and here and standing.is_sound(len(survey.layers)):
             whole[standing.order] = standing
     inside = {each for order in whole for each in order}
     islands = reform(
@@ -191,7 +208,7 @@ def settle(
         survey.pairs,
         survey.terms,
         kept=[(tuple(places[each] for each in order), standing.cut) for order, standing in whole.items()],
-        free=[places[each] for each in standings if each not in inside],
+        free=[places[each] for each in standings if each not in inside and each in places],
     )
     layout = Layout(survey.plan_for(islands, "after a change"), survey, settings)
     stays = {

@@ -17,7 +17,7 @@ from atoll.train.own import OwnReplica
 from atoll.train.parameters import Parameters
 from atoll.world.base import World
 
-__all__ = ["Held", "Layers", "SpanReplica", "fill", "layers_in", "tensors_of", "updates_in"]
+__all__ = ["Held", "Layers", "SpanReplica", "fill", "forget", "layers_in", "tensors_of", "updates_in"]
 
 
 @dataclass(slots=True, eq=False)
@@ -120,6 +120,12 @@ def tensors_of(layers: Layers) -> dict[str, torch.Tensor]:
             for name, remembered in what_is_remembered(held.optimizer).items():
                 tensors[f"{layer}/optimizer/{name}"] = torch.from_numpy(remembered)
     return tensors
+
+
+def forget(layers: Layers) -> None:
+    """Drops gradients that are there: of batches of before."""
+    for held in layers.values():
+        held.module.zero_grad()
 
 
 def layers_in(tensors: dict[str, torch.Tensor]) -> list[int]:

@@ -2,23 +2,28 @@
 
 import asyncio
 import json
+import logging
 from collections.abc import Callable, Iterable, Sequence
 
 import safetensors.torch
 from torch import Tensor
 
-from atoll.errors import CheckpointError
+from atoll.errors import AtollError, CheckpointError
 from atoll.island import read_tensors
 from atoll.train.lesson import Lesson
 from atoll.train.node import Background
 from atoll.train.span import Held, Layers, fill, layers_in, tensors_of, updates_in
 from atoll.world.base import Lane, Message, World
-from atoll.world.hearing import hear
+from atoll.world.hearing import NOT_UNDERSTOOD, hear
 
 __all__ = ["Stock"]
 
+log = logging.getLogger("atoll")
+
 ASK_AGAIN_S = 5.0
 """How long a request for layers may take to leave before the next node is asked."""
+TRIES, BETWEEN_S = 6, 0.5
+"""How often all who may have a layer are asked, and what is waited in between."""
 
 
 class Stock:
@@ -35,29 +40,36 @@ class Stock:
         self._requests = 0
         self.used: Layers = {}
         """What its stage is made of."""
-        self._before: dict[int, Held] = {}
-        """What it was made of before, for those who ask."""
+        self._before: Layers = {}
+        """What it was made of before: others may have to be given it, and it is a spare."""
         self._shelf: dict[str, Tensor] = {}
-        """What a checkpoint has: for when nobody has anything newer."""
+        """What a checkpoint has: a spare too."""
+        self.giving = 0
+        """How many are being given layers now."""
+        self.asked_s = 0.0
+        """When somebody asked last."""
 
     def start(self, background: Background) -> None:
         background(hear(self._hall, "give", lambda message: self._asked(message, background)))
 
     @property
-    def here(self) -> dict[int, Held]:
-        return {**self._before, **self.used}
-
-    @property
     def held(self) -> list[int]:
-        return sorted(self.here)
+        """Layers that it uses."""
+        return sorted(self.used)
 
     @property
-    def shelved(self) -> dict[int, int]:
-        """Layers that a checkpoint has, and how many updates they had had by then."""
-        return {layer: updates_in(self._shelf, layer) for layer in layers_in(self._shelf)}
+    def spare(self) -> dict[int, int]:
+        """Layers as they once were, used before or in a checkpoint, and how many updates they had had by then: of use
+        only if nobody uses them.
+        """
+        found = {layer: updates_in(self._shelf, layer) for layer in layers_in(self._shelf)}
+        for layer, held in self._before.items():
+            found[layer] = max(held.updates, found.get(layer, 0))
+        return {layer: updates for layer, updates in found.items() if layer not in self.used}
 
     def use(self, layers: Layers) -> None:
-        self._before = {layer: held for layer, held in self.here.items() if layer not in layers}
+        """Takes other layers into use, or none; those of before are kept until the next time."""
+        self._before = {layer: held for layer, held in self.used.items() if layer not in layers}
         self.used = dict(layers)
 
     def pack(self) -> bytes:
@@ -79,43 +91,68 @@ class Stock:
 
     def take_from_shelf(self) -> None:
         """What the checkpoint has is what this node has."""
-        layers = self.build(self.shelved)
+        layers = self.build(layers_in(self._shelf))
         if not fill(layers, self._shelf):
             raise CheckpointError("the checkpoint's layers are not those of this model")
         self._shelf = {}
         self.use(layers)
 
     async def fetch(self, wanted: Iterable[int], sources: Callable[[int], Sequence[str]]) -> dict[int, Held]:
-        """Layers, as they are now: own ones, and what others know of the rest.
+        """Layers, as they are now: those in use here, and what others know of the rest.
 
         Args:
             wanted: which ones.
             sources: who may be asked for a layer, the best first.
         """
-        wanted, here = list(wanted), self.here
-        built = self.build(layer for layer in wanted if layer not in here)
-        missing: dict[tuple[str, ...], list[int]] = {}
-        for layer, held in built.items():
-            if held.module.state_dict() and (names := tuple(sources(layer))):
-                missing.setdefault(names, []).append(layer)
-        for names, layers in missing.items():
-            await self._from_any(names, {layer: built[layer] for layer in layers})
-        return {layer: here[layer] if layer in here else built[layer] for layer in wanted}
+        wanted = list(wanted)
+        built = self.build(layer for layer in wanted if layer not in self.used)
+        filled = {layer: held for layer, held in built.items() if held.module.state_dict()}
+        left = await self._fill(filled, sources, first=not self._lesson.alike)
+        if left:
+            log.warning("%s: nobody gave layers %s: they begin as they did at first", self._hall.name, left)
+        return {layer: self.used[layer] if layer in self.used else built[layer] for layer in wanted}
 
-    async def _from_any(self, names: Sequence[str], layers: Layers) -> None:
+    async def copy(self, into: Layers, sources: Callable[[int], Sequence[str]]) -> None:
+        """Puts all layers, as they are now, into others like them; nobody trains those.
+
+        Raises:
+            AtollError: nobody who can be reached has some of them.
+        """
+        own = [layer for layer in into if layer in self.used]
+        tensors = await self._hall.aside(lambda: tensors_of({layer: self.used[layer] for layer in own}))
+        fill({layer: into[layer] for layer in own}, tensors)
+        rest = {layer: each for layer, each in into.items() if layer not in own and each.module.state_dict()}
+        left = await self._fill(rest, sources, first=False)
+        if left:
+            raise AtollError(f"layers {', '.join(map(str, left))}: nobody who can be reached holds them: try again")
+
+    async def _fill(self, layers: Layers, sources: Callable[[int], Sequence[str]], *, first: bool) -> list[int]:
+        """Fills layers with what others know of them; those for which that did not work are returned."""
+        left = {layer: names for layer in layers if (names := tuple(sources(layer)))}
+        for attempt in range(TRIES):
+            if attempt and left:
+                await self._hall.sleep(BETWEEN_S)
+            for names in dict.fromkeys(left.values()):
+                some = [layer for layer, each in left.items() if each == names]
+                if await self._from_any(names, {layer: layers[layer] for layer in some}, first=first):
+                    left = {layer: each for layer, each in left.items() if layer not in some}
+        return sorted(left)
+
+    async def _from_any(self, names: Sequence[str], layers: Layers, *, first: bool) -> bool:
         for name in names:
             if name == self._hall.name:
-                if fill(layers, self._shelf):
-                    return
-            elif await self._ask(name, layers):
-                return
+                if fill(layers, self._known(list(layers), first=False)):
+                    return True
+            elif await self._ask(name, layers, first=first):
+                return True
+        return False
 
-    async def _ask(self, name: str, layers: Layers) -> bool:
+    async def _ask(self, name: str, layers: Layers, *, first: bool) -> bool:
         """Asks a node for layers, and fills them with what it answers; `False` if it has none or cannot be reached."""
         self._requests += 1
         token = f"{self._hall.name} {self._hall.now:g} {self._requests}"
         peer = self._hall.peer(name)
-        head = json.dumps({"layers": list(layers), "token": token}).encode()
+        head = json.dumps({"layers": list(layers), "token": token, "first": first}).encode()
         try:
             async with asyncio.timeout(ASK_AGAIN_S):
                 await peer.send("give", head, lane=Lane.CONTROL)
@@ -129,7 +166,7 @@ class Stock:
                 return False
             try:
                 return fill(layers, read_tensors(answer.result().body))
-            except ValueError:
+            except NOT_UNDERSTOOD:
                 return False
         finally:
             answer.cancel()
@@ -137,21 +174,41 @@ class Stock:
 
     def _asked(self, message: Message, background: Background) -> None:
         asked = json.loads(message.head)
-        background(self._give(message.sender, f"given {asked['token']}", [int(layer) for layer in asked["layers"]]))
+        layers = [int(layer) for layer in asked["layers"]]
+        channel = f"given {asked['token']}"
+        self.asked_s = self._hall.now
+        background(self._give(message.sender, channel, layers, first=bool(asked["first"])))
 
-    async def _give(self, name: str, channel: str, layers: Sequence[int]) -> None:
-        body = await self._hall.aside(lambda: safetensors.torch.save(self._known(layers)))
-        await self._hall.peer(name).send(channel, b"", body, lane=Lane.BULK)
+    async def _give(self, name: str, channel: str, layers: Sequence[int], *, first: bool) -> None:
+        """Sends what is known of layers, unless who asked is gone."""
+        body = await self._hall.aside(lambda: safetensors.torch.save(self._known(layers, first=first)))
+        peer = self._hall.peer(name)
+        sending = asyncio.create_task(peer.send(channel, b"", body, lane=Lane.BULK))
+        lost = asyncio.create_task(peer.wait_until(reachable=False))
+        self.giving += 1
+        try:
+            await asyncio.wait({sending, lost}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self.giving -= 1
+            sending.cancel()
+            lost.cancel()
 
-    def _known(self, layers: Sequence[int]) -> dict[str, Tensor]:
-        """What is known of layers here: as they are, as a checkpoint has them, or as they are at first."""
-        here, shelved = self.here, self.shelved
-        found = tensors_of({layer: here[layer] for layer in layers if layer in here})
-        for layer in layers:
-            if layer not in here and layer in shelved:
-                found |= {key: value for key, value in self._shelf.items() if key.startswith(f"{layer}/")}
-        rest = [layer for layer in layers if layer not in here and layer not in shelved]
-        if rest and not self._lesson.alike:
+    def _known(self, layers: Sequence[int], *, first: bool) -> dict[str, Tensor]:
+        """What is known of layers here: as they are, as they once were, or as they are at first."""
+        here = {**self._before, **self.used}
+        kept = set(layers_in(self._shelf))
+        newer = [
+            layer
+            for layer in layers
+            if layer in kept
+            and layer not in self.used
+            and (layer not in here or here[layer].updates < updates_in(self._shelf, layer))
+        ]
+        found = tensors_of({layer: here[layer] for layer in layers if layer in here and layer not in newer})
+        for layer in newer:
+            found |= {key: value for key, value in self._shelf.items() if key.startswith(f"{layer}/")}
+        if first:
             chain = self._lesson.build()
+            rest = [layer for layer in layers if layer not in here and layer not in newer and 0 <= layer < len(chain)]
             found |= tensors_of({layer: Held(chain[layer], None) for layer in rest})
         return found
