@@ -18,10 +18,9 @@ def crash(until: str = "") -> Case:
     return Case(1, FIVE, "allreduce:every=4,overlap", parse_faults(text, names), islands=True)
 
 
-@pytest.mark.parametrize("seed", [0, 5])
-def test_random_cases_hold(seed: int) -> None:
-    case = draw_case(seed, ISLAND_STRATEGIES, islands=True)
-    assert check(case) is None, f"atoll fuzz --islands --first {seed} --seeds 1"
+def test_a_random_case_holds() -> None:
+    case = draw_case(5, ISLAND_STRATEGIES, islands=True)
+    assert check(case) is None, "atoll fuzz --islands --first 5 --seeds 1"
 
 
 def test_a_node_that_comes_back_holds() -> None:

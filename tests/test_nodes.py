@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from atoll.cli import main
+
 COMMAND = [sys.executable, "-m", "atoll"]
 
 
@@ -72,8 +74,13 @@ def test_two_machines(tmp_path: Path) -> None:
         (["--listen", "127.0.0.1:0", "--checkpoint", "no/kept"], "atoll: --checkpoint no/kept: there is no folder no"),
     ],
 )
-def test_mistakes_are_told_in_one_line(tmp_path: Path, arguments: list[str], message: str) -> None:
-    done = subprocess.run([*COMMAND, "node", *arguments], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert done.stderr.startswith(message)
-    assert done.stderr.count("\n") == 1
+def test_mistakes_are_told_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["atoll", "node", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    told = capsys.readouterr().err
+    assert told.startswith(message)
+    assert told.count("\n") == 1
