@@ -431,6 +431,8 @@ def shortage(costs: Costs, machines: Sequence[Machine]) -> str:
     told = f"it takes {least / factor:.3g} {unit} in one piece, and they have {there / factor:.3g} {unit}"
     if there > least:
         told += ", but stages keep more than one piece does (weights for batches on their way)"
+    if len(machines) == 1:
+        return f"one node cannot hold the model: {told.replace('they have', 'it has')}"
     return f"no island of {len(machines)} nodes can hold the model: {told}"
 
 
