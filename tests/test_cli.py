@@ -89,7 +89,7 @@ def test_compare_report_and_json(tmp_path: Path) -> None:
         "--seeds",
         "1",
         "--limit",
-        "30",
+        "8",
         "--json",
         "out.json",
     ]
