@@ -134,6 +134,18 @@ def test_strategies() -> None:
             "atoll: strategy 'vrl:warmup=-1', warmup: expected a whole number of at least 0",
         ),
         (["bogus"], "atoll: No such command 'bogus'."),
+        (["node"], "atoll: expected --listen HOST:PORT to begin a run, or --join INVITATION to join one"),
+        (["node", "--listen", "here"], "atoll: --listen: expected HOST:PORT, not 'here'"),
+        (["node", "--join", "hello"], "atoll: an invitation begins with 'atoll1-'"),
+        (["node", "--listen", "127.0.0.1:0", "-s", "nonsense"], "atoll: there is no strategy 'nonsense'"),
+        (
+            ["node", "--listen", "127.0.0.1:0", "--islands", "n0+n1"],
+            "atoll: islands 'n0+n1': nodes that come and go form them",
+        ),
+        (
+            ["node", "--listen", "127.0.0.1:0", "--checkpoint", "no/kept"],
+            "atoll: --checkpoint no/kept: there is no folder no",
+        ),
     ],
 )
 def test_mistakes_before_anything_runs(

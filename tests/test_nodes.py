@@ -9,10 +9,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
-from atoll.cli import main
-
 COMMAND = [sys.executable, "-m", "atoll"]
 
 
@@ -61,26 +57,3 @@ def test_two_machines(tmp_path: Path) -> None:
         for process in started:
             process.kill()
             process.wait()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "atoll: expected --listen HOST:PORT to begin a run, or --join INVITATION to join one"),
-        (["--listen", "here"], "atoll: --listen: expected HOST:PORT, not 'here'"),
-        (["--join", "hello"], "atoll: an invitation begins with 'atoll1-'"),
-        (["--listen", "127.0.0.1:0", "-s", "nonsense"], "atoll: there is no strategy 'nonsense'"),
-        (["--listen", "127.0.0.1:0", "--islands", "n0+n1"], "atoll: islands 'n0+n1': nodes that come and go form them"),
-        (["--listen", "127.0.0.1:0", "--checkpoint", "no/kept"], "atoll: --checkpoint no/kept: there is no folder no"),
-    ],
-)
-def test_mistakes_are_told_in_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["atoll", "node", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 2
-    told = capsys.readouterr().err
-    assert told.startswith(message)
-    assert told.count("\n") == 1

@@ -292,7 +292,7 @@ def node(
         str, typer.Option("--islands", help="auto: nodes hold the model together (docs/islands.md).")
     ] = "",
     memory: Annotated[
-        str | None, typer.Option("--memory", help="What an island may use of this machine, as 8GB; what is free.")
+        str | None, typer.Option("--memory", help="What an island may use of this machine, as 8GB; else what is free.")
     ] = None,
     checkpoint: Annotated[
         Path | None, typer.Option("--checkpoint", help="A file: keep this node's part of an island's model.")

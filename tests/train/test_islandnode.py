@@ -1,6 +1,7 @@
 """Nodes of islands: unequal cuts average exactly, and whoever vanishes is made up for."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -70,19 +71,17 @@ def test_unequal_cuts_meet_at_the_mean_of_the_whole(tmp_path: Path) -> None:
     assert not np.allclose(before["a"][:trained], before["c"][:trained])
 
 
+def crashing(node: str, at: float, until: str = "", *, network: str = SIX, **more: Any) -> RunSpec:
+    """A run in which a node is lost."""
+    net = parse_network(network, name="toy")
+    crash = f'[[fault]]\nkind = "crash"\nnodes = ["{node}"]\nat = {at}\n{until}'
+    settings = {"strategy": "allreduce:every=4,overlap", "islands": "a+b+c/d+e+f:memory=18kB", "limit_s": 40.0, **more}
+    faults = parse_faults(crash, net.node_names)
+    return RunSpec(network=net, task="toy", shards="iid", stops=False, faults=faults, **settings)
+
+
 def with_crash(tmp_path: Path, node: str, until: str = "") -> list[Event]:
-    network = parse_network(SIX, name="six")
-    crash = f'[[fault]]\nkind = "crash"\nnodes = ["{node}"]\nat = 10.0\n{until}'
-    spec = RunSpec(
-        network=network,
-        task="toy",
-        strategy="allreduce:every=4,overlap",
-        shards="iid",
-        islands="a+b+c/d+e+f:memory=18kB",
-        limit_s=40.0,
-        stops=False,
-        faults=parse_faults(crash, network.node_names),
-    )
+    spec = crashing(node, 10.0, until)
     simulate(spec, tmp_path / "t.jsonl", task=task())
     return list(read_trace(tmp_path / "t.jsonl"))
 
@@ -140,19 +139,14 @@ def test_what_a_lost_node_knew_comes_from_others(tmp_path: Path) -> None:
 
 def test_a_run_that_goes_on_writes_the_same_bytes(tmp_path: Path) -> None:
     """With a node that crashes, and returns, in between."""
-    network = parse_network(SIX, name="six")
-    crash = '[[fault]]\nkind = "crash"\nnodes = ["b"]\nat = 12.0\nuntil = 22.0\n'
 
     def spec(name: str, limit_s: float, *, resume: bool = False) -> RunSpec:
-        return RunSpec(
-            network=network,
-            task="toy",
+        return crashing(
+            "b",
+            12.0,
+            "until = 22.0\n",
             strategy="vrl:every=4,overlap",
-            shards="iid",
-            islands="a+b+c/d+e+f:memory=18kB",
             limit_s=limit_s,
-            stops=False,
-            faults=parse_faults(crash, network.node_names),
             checkpoints=tmp_path / name,
             checkpoint_s=8.0,
             resume=resume,
@@ -171,17 +165,14 @@ def test_a_run_that_goes_on_writes_the_same_bytes(tmp_path: Path) -> None:
 
 def test_what_nobody_has_comes_from_the_newest_checkpoint(tmp_path: Path) -> None:
     """An island that needs both of its nodes, and one of them is killed."""
-    network = parse_network(SIX.replace('"a", "b", "c", "d", "e", "f"', '"a", "b"'), name="two")
-    crash = '[[fault]]\nkind = "crash"\nnodes = ["b"]\nat = 22.0\nuntil = 25.0\n'
-    spec = RunSpec(
-        network=network,
-        task="toy",
+    spec = crashing(
+        "b",
+        22.0,
+        "until = 25.0\n",
+        network=SIX.replace('"a", "b", "c", "d", "e", "f"', '"a", "b"'),
         strategy="none",
-        shards="iid",
         islands="a+b:memory=18kB",
         limit_s=41.0,
-        stops=False,
-        faults=parse_faults(crash, network.node_names),
         checkpoints=tmp_path / "kept",
         checkpoint_s=20.0,
     )

@@ -8,12 +8,12 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from atoll.errors import AtollError, InvitationError
+from atoll.errors import InvitationError
 from atoll.island import profile
 from atoll.report.board import Board
 from atoll.trace import Event, SeatTaken, Tested
 from atoll.train import Examples, Task
-from atoll.train.liveisland import Shelf, free_memory, speed_of
+from atoll.train.liveisland import free_memory, speed_of
 from atoll.train.member import Card, Machine, Member, begin_run, join_run
 
 
@@ -106,11 +106,6 @@ def test_machines_form_an_island_and_it_outlives_them(tmp_path: Path) -> None:
 def test_islands_of_machines_that_come_and_go_have_no_names() -> None:
     with pytest.raises(InvitationError, match="expected auto"):
         Card(task="digits", strategy="none", islands="n0+n1").check()
-
-
-def test_a_checkpoint_needs_a_folder(tmp_path: Path) -> None:
-    with pytest.raises(AtollError, match="there is no folder"):
-        Shelf(tmp_path / "nowhere" / "kept", {})
 
 
 def test_what_a_machine_is_like() -> None:

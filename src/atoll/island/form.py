@@ -428,11 +428,12 @@ def shortage(costs: Costs, machines: Sequence[Machine]) -> str:
     least = costs.memory_of(0, costs.count, 1).total
     there = sum(machine.memory_bytes for machine in machines)
     unit, factor = ("GB", 1e9) if least >= 1e9 else ("MB", 1e6)
-    told = f"it takes {least / factor:.3g} {unit} in one piece, and they have {there / factor:.3g} {unit}"
+    told = f"it takes {least / factor:.3g} {unit} in one piece"
+    if len(machines) == 1:
+        return f"one node cannot hold the model: {told}, and it has {there / factor:.3g} {unit}"
+    told += f", and they have {there / factor:.3g} {unit}"
     if there > least:
         told += ", but stages keep more than one piece does (weights for batches on their way)"
-    if len(machines) == 1:
-        return f"one node cannot hold the model: {told.replace('they have', 'it has')}"
     return f"no island of {len(machines)} nodes can hold the model: {told}"
 
 

@@ -15,7 +15,7 @@ with the random numbers of the first time.
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -69,10 +69,6 @@ class _Batch:
     """Bytes that autograd keeps for it, by where they are; of weights nothing is kept here."""
     random_states: list[Tensor] = field(default_factory=list)
     buffers: list[Tensor] = field(default_factory=list)
-
-
-_LEARNED = -1
-"""The number of a batch that goes forward and backward at once."""
 
 
 def _where(tensor: Tensor) -> int:
@@ -147,13 +143,17 @@ class StageModel:
     @property
     def used_bytes(self) -> int:
         """Of memory: weights, gradients, what optimisers remember, weights of before, and what batches need."""
+        return self._used(self._held.values())
+
+    def _used(self, batches: Collection[_Batch]) -> int:
+        """The same if these batches are here."""
         states = [state for optimizer in self.optimizers for state in optimizer.state.values()]
-        versions = {id(batch.version): batch.version.copies or () for batch in self._held.values()}
+        versions = {id(batch.version): batch.version.copies or () for batch in batches}
         tensors = [*self._parameters, *self.layers.buffers(), *self._trend]
         tensors += [each.grad for each in self._parameters if each.grad is not None]
         tensors += [value for state in states for value in state.values() if isinstance(value, Tensor)]
         tensors += [each for copies in versions.values() for each in copies]
-        return _bytes(tensors) + sum(self._bytes_of(batch) for batch in self._held.values())
+        return _bytes(tensors) + sum(self._bytes_of(batch) for batch in batches)
 
     def _bytes_of(self, batch: _Batch) -> int:
         return sum(batch.kept.values()) + _bytes([*(batch.leaves or ()), *batch.buffers])
@@ -171,7 +171,8 @@ class StageModel:
     def _look(self, batch: _Batch) -> None:
         """What is used while a batch is here."""
         self._batch_bytes = max(self._batch_bytes, self._bytes_of(batch))
-        self.most_bytes = max(self.most_bytes, self.used_bytes)
+        others = [each for each in self._held.values() if each is not batch]
+        self.most_bytes = max(self.most_bytes, self._used([*others, batch]))
 
     # Forward ---
 
@@ -247,9 +248,7 @@ class StageModel:
         self.staleness = self.updates - batch.updates
         outputs = self._again(batch) if batch.outputs is None else batch.outputs
         torch.autograd.backward(outputs, gradient)
-        self._held[number] = batch
         self._look(batch)
-        del self._held[number]
         if batch.leaves is not None:
             for parameter, leaf in zip(self._parameters, batch.leaves, strict=True):
                 if leaf.grad is not None:
@@ -299,9 +298,7 @@ class StageModel:
         batch = _Batch(inputs, None, self._version, self.updates)
         value = loss(self._run(batch))
         torch.autograd.backward(value)
-        self._held[_LEARNED] = batch
         self._look(batch)
-        del self._held[_LEARNED]
         self.staleness = 0
         return float(value.detach()), inputs.grad
 

@@ -114,12 +114,12 @@ class ScriptLesson:
                 continue  # it is not to be trained
             own = own or self._optimizer.param_groups[0]
             groups.setdefault(id(own), (own, []))[1].append(each)
+        if not groups:
+            return None
         given = [
             {**{key: value for key, value in own.items() if key != "params"}, "params": some}
             for own, some in groups.values()
         ]
-        if not groups:
-            return None
         kind: Callable[..., Optimizer] = type(self._optimizer)
         try:
             made = kind(given)
@@ -129,7 +129,8 @@ class ScriptLesson:
                 f"run.wrap_stages: a {what} cannot be made for a layer ({error}): expected an optimiser that takes "
                 "groups of parameters and nothing else, as torch's do"
             ) from None
-        self._made = [(mine, own) for mine, own in self._made if mine["params"][0] not in _Among(parameters)]
+        again = {id(each) for each in parameters}
+        self._made = [(mine, own) for mine, own in self._made if id(mine["params"][0]) not in again]
         self._made += [(mine, own) for mine, (own, _) in zip(made.param_groups, groups.values(), strict=True)]
         return made
 
@@ -198,7 +199,6 @@ class Stages:
         example, world = Examples(inputs, targets), thread.world
         exam = _exam(test, measure or loss, rising=started(0).rising) if test else None
         self._thread = thread
-        self._model = model
         self._optimizer = optimizer
         self._lesson = lesson = ScriptLesson(model, optimizer, example, loss, names=world.names, exam=exam)
         room, how = parse_size(memory) if memory else None, parse_strategy(strategy)
@@ -347,16 +347,6 @@ class Stages:
         ]
         if sending:
             await asyncio.wait(sending, timeout=GOODBYE_S)
-
-
-class _Among:
-    """Whether a tensor is one of some: tensors are compared by value otherwise."""
-
-    def __init__(self, tensors: Iterable[Tensor]) -> None:
-        self._ids = {id(each) for each in tensors}
-
-    def __contains__(self, tensor: object) -> bool:
-        return id(tensor) in self._ids
 
 
 def _pair(batch: Any, what: str) -> Batch:

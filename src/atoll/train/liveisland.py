@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from atoll.errors import AtollError
 from atoll.island import Layer
 from atoll.strategy import Strategy
 from atoll.train.checkpoint import Identity, read_node, write_node
@@ -142,8 +141,6 @@ class Shelf:
     def __init__(self, path: Path, identity: Identity) -> None:
         self._path = path
         self._identity = identity
-        if not path.parent.is_dir():
-            raise AtollError(f"--checkpoint {path}: there is no folder {path.parent}")
 
     def load(self, node: IslandNode) -> None:
         if self._path.exists():
