@@ -76,9 +76,11 @@ def write_page(comparison: Comparison, path: Path) -> None:
 
 def _islands(path: Path) -> list[str]:
     """Who held which layers, from when on, where islands held the model."""
-    told = []
+    told: list[str] = []
+    before: tuple[str, ...] | None = None
     for event in read_trace(path):
-        if isinstance(event, IslandsFormed):
+        if isinstance(event, IslandsFormed) and event.islands != before:
+            before = event.islands
             islands = " · ".join(event.islands) or f"none ({event.why})"
             told.append(f"<p>Islands from {event.at:.0f} s: {html.escape(islands)}</p>")
     return told
