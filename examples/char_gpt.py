@@ -107,13 +107,13 @@ def main() -> None:
     scaler = torch.amp.GradScaler(device, enabled=device == "cuda")
 
     run = atoll.join(strategy="diloco:every=10,rate=0.7,codec=int8,overlap", target=1.5, rising=False)  # Atoll
-    model, optimizer = run.wrap(model, optimizer)  # Atoll
+    model, optimizer = run.wrap(model, optimizer, scheduler=schedule)  # Atoll: the schedule follows the run's steps
     batches = run.shard(loader)  # Atoll
     if arguments.checkpoint:
         run.resume(arguments.checkpoint)  # Atoll
 
     micro = 0
-    while run.steps < arguments.steps:
+    while run.global_step < arguments.steps:  # those of a node that was here before us count
         for x, y in batches:
             with torch.autocast(device, dtype=torch.bfloat16):
                 loss = cross_entropy(model(x.to(device)), y.to(device))
@@ -125,13 +125,14 @@ def main() -> None:
             scaler.update()
             optimizer.zero_grad()
             schedule.step()
-            if run.steps % arguments.test_every == 0:
+            if run.global_step % arguments.test_every == 0:
                 value = loss_on(model, held_out, device)
                 run.measure(value)  # Atoll
-                print(f"step {run.steps}: loss {value:.4f}", flush=True)
+                rate = optimizer.param_groups[0]["lr"]
+                print(f"step {run.global_step}: loss {value:.4f}, rate {rate:.6f}", flush=True)
                 if arguments.checkpoint:
                     run.checkpoint(arguments.checkpoint)  # Atoll
-            if run.steps >= arguments.steps:
+            if run.global_step >= arguments.steps:
                 break
 
 

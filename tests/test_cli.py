@@ -97,6 +97,7 @@ def test_compare_report_and_json(tmp_path: Path) -> None:
     assert compared.returncode == 0, compared.stderr
     assert "allreduce:every=4" in compared.stdout
     assert "Report: report/report.html" in compared.stdout
+    assert "2 of 2 runs done: " in compared.stdout  # it is no terminal
     told = json.loads((tmp_path / "out.json").read_text())
     assert {result["strategy"] for result in told["results"]} == {"allreduce:every=4", "none"}
     page = (tmp_path / "report" / "report.html").read_bytes()
@@ -104,6 +105,18 @@ def test_compare_report_and_json(tmp_path: Path) -> None:
     again = atoll("report", "report", folder=tmp_path)
     assert again.returncode == 0, again.stderr
     assert (tmp_path / "report" / "report.html").read_bytes() == page
+
+
+def test_a_failed_run_is_told_in_the_exit_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("atoll.compare.Plan.check", lambda _: None)  # so that a run fails, not the command
+    strategies = ["-s", "none", "-s", "unheard-of"]
+    told = CliRunner().invoke(app, ["compare", "perfect:2", *strategies, "--seeds", "1", "--limit", "2", "--jobs", "1"])
+    assert told.exit_code == 1
+    assert "1 of 3 runs failed; their tracebacks: report/traces/*.failed.json" in told.output
+    assert "Report: report/report.html" in told.output
+    [kept] = (tmp_path / "report" / "traces").glob("*.failed.json")
+    assert "StrategyError" in json.loads(kept.read_text())["traceback"]
 
 
 def test_run_shows_one(tmp_path: Path) -> None:
@@ -133,6 +146,7 @@ def test_strategies() -> None:
             ["compare", "-s", "vrl:warmup=-1"],
             "atoll: strategy 'vrl:warmup=-1', warmup: expected a whole number of at least 0",
         ),
+        (["plan", "nine", "--model-memory", "6"], "atoll: --model-memory: '6' has no unit: write 6GB, 6MB or 6kB"),
         (["bogus"], "atoll: No such command 'bogus'."),
         (["node"], "atoll: expected --listen HOST:PORT to begin a run, or --join INVITATION to join one"),
         (["node", "--listen", "here"], "atoll: --listen: expected HOST:PORT, not 'here'"),

@@ -7,6 +7,9 @@ from rich.console import Console
 from atoll.compare import Plan, compare, simulate
 from atoll.errors import EmulationError, StrategyError, TaskError
 from atoll.network import load_network
+from atoll.report.page import write_page
+from atoll.report.results import read_folder
+from atoll.report.tables import comparison_table
 from atoll.train import load_task
 
 
@@ -29,6 +32,39 @@ def test_runs_everything_and_keeps_the_traces(tmp_path: Path) -> None:
     assert {run.role for run in found.results} >= {"ideal", "strategy"}
     assert len([run for run in found.results if run.role == "strategy"]) == 4
     assert {path.name for path in tmp_path.glob("*.jsonl")} == {run.path.name for run in found.results}
+
+
+def test_one_failed_run_does_not_discard_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is shown with its seed and the reason, here and in every later report."""
+    monkeypatch.setattr(Plan, "check", lambda _: None)  # a strategy that nobody knows fails when it runs
+    told = io.StringIO()
+    found = compare(
+        plan(strategies=("allreduce:every=4", "unheard-of"), limit_s=5.0), tmp_path, jobs=2, console=Console(file=told)
+    )
+    assert [run.seed for run in found.results if run.role == "strategy"] == [0, 1]
+    assert sorted((each.strategy, each.seed) for each in found.failures) == [("unheard-of", 0), ("unheard-of", 1)]
+    again = read_folder(tmp_path)
+    assert set(again.failures) == set(found.failures)
+    for comparison in (found, again):
+        with (console := Console(width=150, file=io.StringIO())).capture() as shown:
+            console.print(comparison_table(comparison))
+        assert "allreduce:every=4" in shown.get()
+        assert "Failed: unheard-of, seed 1: there is no strategy 'unheard-of'" in shown.get()
+        write_page(comparison, tmp_path / "report.html")
+        assert "Failed: unheard-of, seed 1" in (tmp_path / "report.html").read_text()
+        assert len(comparison.as_json()["failures"]) == 2
+    assert "Failed: unheard-of, seed 0: there is no strategy" in told.getvalue()
+
+
+def test_where_every_run_fails_the_error_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Plan, "check", lambda _: None)
+    with pytest.raises(StrategyError, match="there is no strategy 'unheard-of'"):
+        compare(
+            plan(strategies=("unheard-of",), seeds=(0,), limit_s=2.0),
+            tmp_path,
+            jobs=1,
+            console=Console(file=io.StringIO()),
+        )
 
 
 @pytest.mark.parametrize(

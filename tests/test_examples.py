@@ -35,12 +35,15 @@ def test_mnist_with_none_is_the_script_without_atoll(tmp_path: Path) -> None:
 
 
 def test_a_gpt_that_is_saved_and_goes_on(tmp_path: Path) -> None:
-    small = ["--width", "16", "--layers", "1", "--test-every", "4", "--checkpoint", str(tmp_path / "node.safetensors")]
-    first = python(EXAMPLES / "char_gpt.py", "--steps", "8", *small)
+    """With its schedule."""
+    small = ["--width", "16", "--layers", "1", "--test-every", "4"]
+    kept = [*small, "--checkpoint", str(tmp_path / "node.safetensors")]
+    first = python(EXAMPLES / "char_gpt.py", "--steps", "8", *kept)
     assert [line.split(":")[0] for line in first.splitlines()] == ["step 4", "step 8"]
-    assert [line.split(":")[0] for line in python(EXAMPLES / "char_gpt.py", "--steps", "12", *small).splitlines()] == [
-        "step 12"
-    ]
+    (rest,) = python(EXAMPLES / "char_gpt.py", "--steps", "12", *kept).splitlines()
+    whole = python(EXAMPLES / "char_gpt.py", "--steps", "12", *small).splitlines()
+    assert rest.startswith("step 12: loss ")
+    assert rest.partition(", rate ")[2] == whole[-1].partition(", rate ")[2] != ""
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,16 @@ def test_what_is_wrong_is_told(tmp_path: Path, text: str, message: str) -> None:
     assert message in str(refused.value)
 
 
+def test_a_trace_that_is_older_than_a_field_is_read(tmp_path: Path) -> None:
+    """Fields that were added later have defaults."""
+    old = {"kind": "run_started", "at": 0.0, "atoll": "0", "world": "live", "network": "live", "nodes": ["a"]}
+    line = json.dumps({**old, "links": [], "seed": 0})
+    (tmp_path / "t").write_text(f'{{"atoll_trace": 1}}\n{line}\n')
+    (found,) = read_trace(tmp_path / "t")
+    assert isinstance(found, RunStarted)
+    assert found.run == ""
+
+
 def test_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="No such file"):
         list(read_trace(tmp_path / "none"))

@@ -110,7 +110,8 @@ def compare(
     out: Out = Path("report"),
 ) -> None:
     """Find out which strategy reaches the target first, in simulation: a table, traces, and a page to look at."""
-    from atoll.compare import DEFAULT_STRATEGIES, ISLANDS_STRATEGY, Plan
+    from atoll.compare import DEFAULT_STRATEGIES, Plan
+    from atoll.strategy import ISLANDS_STRATEGY
 
     network, script = _network_and_script(network, script)
     net = load_network(network)
@@ -157,6 +158,10 @@ def _compare(plan: "Plan", out: Path, *, jobs: int, json_file: Path | None) -> N
     page = out / "report.html"
     write_page(found, page)
     console.print(f"Report: {page}", highlight=False, soft_wrap=True)
+    if found.failures:
+        told = f"{len(found.failures)} of {len(found.failures) + len(found.results)} runs failed"
+        console.print(f"{told}; their tracebacks: {traces}/*.failed.json", highlight=False, soft_wrap=True)
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -164,7 +169,8 @@ def run(
     network: NetworkName,
     script: Script = None,
     strategy: Annotated[
-        str | None, typer.Option("--strategy", "-s", help="How nodes talk; allreduce:every=4 or what the script says.")
+        str | None,
+        typer.Option("--strategy", "-s", help="Of communication; else what the script says, or a plain mean."),
     ] = None,
     task: TaskName = "digits",
     data: Data = None,
@@ -186,7 +192,8 @@ def run(
     out: Out = Path("report"),
 ) -> None:
     """Train once, in simulation, and show it as it goes."""
-    from atoll.compare import ISLANDS_STRATEGY, Plan
+    from atoll.compare import Plan
+    from atoll.strategy import DEFAULT_STRATEGY, ISLANDS_STRATEGY
 
     if checkpoint is not None and checkpoint.exists() and not checkpoint.is_dir():
         raise CheckpointError(f"--checkpoint: {checkpoint} is a file: expected a folder")
@@ -201,7 +208,7 @@ def run(
         task=Path(script[0]).name if script else task,
         script=script,
         data=data,
-        strategies=[strategy or ("" if script else ISLANDS_STRATEGY if islands else "allreduce:every=4")],
+        strategies=[strategy or ("" if script else ISLANDS_STRATEGY if islands else DEFAULT_STRATEGY)],
         shards=shards,
         seeds=[seed],
         limit_s=limit,
@@ -247,13 +254,13 @@ def plan(
     if not out.parent.is_dir():
         raise TaskError(f"--out {out}: there is no folder {out.parent}")
     if node_memory or model_memory:
-        settings = dataclasses.replace(settings, memory=parse_size(node_memory or "4GB"))
+        settings = dataclasses.replace(settings, memory=parse_size(node_memory or "4GB", "--node-memory"))
     unsaid = [each.name for each in net.nodes if each.memory_bytes is None]
     if unsaid and model_memory and not node_memory:
         console.print(f"{len(unsaid)} nodes do not say what memory they have: taken as 4 GB (--node-memory)")
     survey = survey_task(net, load_task(task, data), settings)
     if model_memory:
-        survey = survey.scaled(parse_size(model_memory))
+        survey = survey.scaled(parse_size(model_memory, "--model-memory"))
     parameters = sum(layer.parameter_bytes for layer in survey.layers)
     console.print(f"{task}: {len(survey.layers)} layers, {size(parameters)} of parameters", highlight=False)
     found = survey.plans(Averaging(every=every), seed=seed)
@@ -275,7 +282,10 @@ def node(
         str | None, typer.Option("--task", help="digits if left out; who joins need only name its own, module:object.")
     ] = None,
     data: Data = None,
-    strategy: Annotated[str, typer.Option("--strategy", "-s", help="How nodes talk.")] = "vrl:codec=int8",
+    strategy: Annotated[
+        str | None,
+        typer.Option("--strategy", "-s", help="Of communication; else what the script says, or a plain mean."),
+    ] = None,
     shards: ShardsName = "seldp",
     seed: Annotated[int, typer.Option(help="Where all randomness comes from.")] = 0,
     seats: Annotated[int, typer.Option(min=2, max=250, help="How many machines may take part at one time.")] = 16,
@@ -284,7 +294,7 @@ def node(
         list[str] | None, typer.Option("--public", help="HOST:PORT to tell others, if not what --listen says.")
     ] = None,
     key: Annotated[
-        Path | None, typer.Option("--key", help="Keep this machine's key in a file: it gets its old seat back.")
+        Path | None, typer.Option("--key", help="A file: keep this machine's key and run: it goes on in its old seat.")
     ] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Leave after so many; never if left out.")] = None,
     save: Annotated[Path | None, typer.Option("--save", help="Write the model here at the end (safetensors).")] = None,
@@ -295,7 +305,7 @@ def node(
         str | None, typer.Option("--memory", help="What an island may use of this machine, as 8GB; else what is free.")
     ] = None,
     checkpoint: Annotated[
-        Path | None, typer.Option("--checkpoint", help="A file: keep this node's part of an island's model.")
+        Path | None, typer.Option("--checkpoint", help="A file: keep this node's state, and go on from it.")
     ] = None,
     out: Out = Path("live"),
 ) -> None:
@@ -304,6 +314,7 @@ def node(
     What a run is about (--task, --strategy, --shards, --seed, --seats) is said by who begins it.
     """
     from atoll.nodes import run_node, run_script_node
+    from atoll.strategy import DEFAULT_STRATEGY, ISLANDS_STRATEGY
     from atoll.train.islands import parse_size
     from atoll.train.member import Card, Machine
     from atoll.world.live.keys import Invitation, parse_address
@@ -318,14 +329,15 @@ def node(
         out=out,
         task=task,
         key=key,
-        memory=parse_size(memory) if memory else None,
+        memory=parse_size(memory, "--memory") if memory else None,
         checkpoint=checkpoint,
     )
     if join:
         what: Card | Invitation = Invitation.parse(join)
     else:
         about = f"script {Path(script[0]).name}" if script else task or "digits"
-        what = Card(task=about, strategy=strategy, shards=shards, seed=seed, seats=seats, islands=islands)
+        unsaid = "" if script else ISLANDS_STRATEGY if islands else DEFAULT_STRATEGY
+        what = Card(task=about, strategy=strategy or unsaid, shards=shards, seed=seed, seats=seats, islands=islands)
     if script:
         run_script_node(what, machine, Console(), script)
         return
@@ -409,7 +421,7 @@ def fuzz(
     from rich.progress import Progress
 
     from atoll.fuzz import STRATEGIES, Failure, fuzz, minimise
-    from atoll.fuzzislands import ISLAND_STRATEGIES
+    from atoll.fuzz.islands import ISLAND_STRATEGIES
     from atoll.strategy import parse_strategy
 
     console = Console()

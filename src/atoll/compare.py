@@ -2,7 +2,7 @@
 
 First the ideal is run (gradients averaged every step on perfect links), then every strategy with every seed.  A
 strategy that beats the ideal is run on perfect links too, so that the network's and the optimiser's shares can be told
-apart.
+apart.  A run that fails is a result like any other: the rest go on, and the table says which run failed and why.
 """
 
 import dataclasses
@@ -17,9 +17,11 @@ from rich.console import Console
 
 from atoll.errors import EmulationError, nearest
 from atoll.network import Network, load_network
+from atoll.report.failures import RunFailure
 from atoll.report.progress import RunsProgress
 from atoll.report.results import Comparison, RunResult, read_result
 from atoll.report.tables import comparison_table
+from atoll.script.launch import parse_for_script
 from atoll.strategy import parse_strategy
 from atoll.train import IDEAL_STRATEGY, RunSpec, Task, load_task, parse_shards
 from atoll.train import simulate as simulate_run
@@ -28,9 +30,10 @@ from atoll.train.checkpoint import latest
 from atoll.train.emulated import emulate_all
 from atoll.train.islands import lay_out, parse_islands
 from atoll.train.run import check_device
+from atoll.train.taskcheck import check_task
 from atoll.world.faults import Fault
 
-__all__ = ["DEFAULT_STRATEGIES", "ISLANDS_STRATEGY", "Plan", "compare", "simulate"]
+__all__ = ["DEFAULT_STRATEGIES", "Plan", "compare", "simulate"]
 
 DEFAULT_STRATEGIES = (
     "none",
@@ -42,8 +45,6 @@ DEFAULT_STRATEGIES = (
     "sparseloco:every=4",
 )
 """A good choice: nothing, everything, less of it, overlapped, corrected for drift, gossip, and very little of it."""
-ISLANDS_STRATEGY = "allreduce:every=8,overlap"
-"""Between islands: pipelines go on while averages are on their way."""
 WORLDS = ("sim", "emulate")
 LIMIT_IDEALS = 20.0
 LEAST_LIMIT_S = 60.0
@@ -125,7 +126,9 @@ class Plan:
         if self.world == "emulate" and self.checkpoints:
             raise EmulationError("checkpoints are of simulated runs: leave out --checkpoint, or --world emulate")
         for strategy in self.strategies:
-            if strategy or not self.script:
+            if self.script and strategy:
+                parse_for_script(strategy)
+            elif not self.script:
                 parse_strategy(strategy)
         if self.islands and self.script:
             raise EmulationError("a script forms islands itself (run.wrap_stages): leave out --islands")
@@ -180,26 +183,23 @@ def compare(plan: Plan, folder: Path, *, jobs: int, console: Console) -> Compari
     plan.check()
     folder.mkdir(parents=True, exist_ok=True)
     replaced = list(folder.glob("*.jsonl"))
-    for old in replaced:
+    for old in [*replaced, *folder.glob("*.failed.json")]:
         old.unlink()
     if replaced:
         console.print(f"{len(replaced)} traces of earlier runs in {folder} make room.", highlight=False, soft_wrap=True)
-    ideals: list[RunResult] = []
+    runs = _Runs(folder, jobs, console)
     limit_s = plan.limit_s or SCRIPT_LIMIT_S
     if not plan.script:
         ideal_limit_s = plan.limit_s or 4000.0
-        ideals = _run(
-            [plan.spec(IDEAL_STRATEGY, seed, ideal_limit_s, "ideal") for seed in plan.seeds], folder, jobs, console
-        )
+        ideals = runs.run([plan.spec(IDEAL_STRATEGY, seed, ideal_limit_s, "ideal") for seed in plan.seeds])
         slowest = max(run.seconds_to_target or run.ended_s for run in ideals)
         limit_s = plan.limit_s or max(LEAST_LIMIT_S, LIMIT_IDEALS * slowest)
-    specs = [plan.spec(strategy, seed, limit_s) for seed in plan.seeds for strategy in plan.strategies]
-    found = Comparison.of([*ideals, *_run(specs, folder, jobs, console, world=plan.world)])
-    better = [row.strategy for row in found.rows() if row.ratio is not None and row.ratio < 1]
+    runs.run([plan.spec(strategy, seed, limit_s) for seed in plan.seeds for strategy in plan.strategies], plan.world)
+    better = [row.strategy for row in runs.found.rows() if row.ratio is not None and row.ratio < 1]
     perfect = [plan.spec(strategy, seed, limit_s, "perfect") for strategy in better for seed in plan.seeds]
     if perfect:
-        found = Comparison.of([*found.results, *_run(perfect, folder, jobs, console)])
-    return found
+        runs.run(perfect)
+    return runs.found
 
 
 class Simulated:
@@ -260,6 +260,7 @@ def simulate(
         assert result is not None, "a run that returned has ended"
         return result
 
+    check_task(task)
     for strategy in strategies:
         parse_strategy(strategy)
     ideals = [run(IDEAL_STRATEGY, seed, limit_s or 4000.0, "ideal") for seed in range(seeds)]
@@ -269,20 +270,51 @@ def simulate(
     return Simulated(Comparison.of([*ideals, *results]))
 
 
-def _run(specs: list[RunSpec], folder: Path, jobs: int, console: Console, *, world: str = "sim") -> list[RunResult]:
-    results: list[RunResult] = []
-    running = emulate_all(specs, folder) if world == "emulate" else run_all(specs, folder, jobs=jobs)
-    with RunsProgress(console, board=world == "emulate" or len(specs) == 1) as progress:
-        for spec in specs:
-            progress.add(folder / spec.file_name, spec.label, spec.limit_s)
-        with closing(running) as runs:  # whatever happens, nothing is left running
-            for done in runs:
-                if done is None:
-                    progress.update()
-                    continue
-                result = read_result(folder / done.file_name)
-                assert result is not None, "a run that returned has ended"
-                results.append(result)
-                arrived_s = result.seconds_to_target if done.role == "strategy" else None
-                progress.done(result.path, arrived_s, done.strategy)
-    return sorted(results, key=lambda run: (run.strategy, run.seed))
+class _Runs:
+    """Runs that a comparison has had done so far, and what became of each."""
+
+    def __init__(self, folder: Path, jobs: int, console: Console) -> None:
+        self._folder = folder
+        self._jobs = jobs
+        self._console = console
+        self._results: list[RunResult] = []
+        self._failures: list[RunFailure] = []
+
+    @property
+    def found(self) -> Comparison:
+        return Comparison.of(self._results, self._failures)
+
+    def run(self, specs: list[RunSpec], world: str = "sim") -> list[RunResult]:
+        """Does these runs and returns the results of those that ended; if none did, raises what went wrong first."""
+        results: list[RunResult] = []
+        errors: list[Exception] = []
+        with RunsProgress(self._console, board=world == "emulate" or len(specs) == 1) as progress:
+
+            def failed(spec: RunSpec, error: Exception) -> None:
+                errors.append(error)
+                failure = RunFailure.of(spec.strategy, spec.role, spec.seed, error)
+                self._failures.append(failure)
+                failure.write(self._folder / spec.file_name)
+                progress.failed(self._folder / spec.file_name, failure.told)
+
+            if world == "emulate":
+                running = emulate_all(specs, self._folder, on_failure=failed)
+            else:
+                running = run_all(specs, self._folder, jobs=self._jobs, on_failure=failed)
+            for spec in specs:
+                progress.add(self._folder / spec.file_name, spec.label, spec.limit_s)
+            with closing(running) as runs:  # whatever happens, nothing is left running
+                for done in runs:
+                    if done is None:
+                        progress.update()
+                        continue
+                    result = read_result(self._folder / done.file_name)
+                    assert result is not None, "a run that returned has ended"
+                    results.append(result)
+                    compared = done.strategy if done.role == "strategy" else None
+                    progress.done(result.path, result.seconds_to_target, compared)
+        if errors and not results and not any(each.role == "strategy" for each in self._results):
+            raise errors[0]
+        results.sort(key=lambda run: (run.strategy, run.seed))
+        self._results += results
+        return results

@@ -1,8 +1,9 @@
 """Many pieces of work, a few at a time, each in a process of its own making."""
 
 import signal
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context, parent_process
 from typing import TypeVar
 
@@ -13,27 +14,73 @@ R = TypeVar("R")
 
 
 def do_all(
-    do: Callable[[T], R], items: Iterable[T], *, jobs: int, every_s: float = 0.2
+    do: Callable[[T], R],
+    items: Iterable[T],
+    *,
+    jobs: int,
+    every_s: float = 0.2,
+    on_failure: Callable[[T, Exception], None] | None = None,
 ) -> Generator[tuple[T, R] | None, None, None]:
     """Does something with everything.
 
     Yields each item with its result when it is done, and `None` every now and then in between, so that progress can be
     shown.  Leaving early (an error, Ctrl-C) ends what is still running.
+
+    Args:
+        do: what is done with each item; a function that can be pickled.
+        items: what it is done with.
+        jobs: how many processes work at a time.
+        every_s: how often `None` is yielded.
+        on_failure: is called with each item that could not be done, and why; the others go on.  If left out, the first
+            failure is raised here.
     """
-    pool = ProcessPoolExecutor(max(1, jobs), mp_context=get_context("spawn"), initializer=_begin)
     left = enumerate(items)
+    while suspects := (yield from _do(do, left, jobs, every_s, on_failure)):
+        # A process died, and nobody knows which item it had: each is done again, alone.
+        for suspect in suspects:
+            if (yield from _do(do, iter([suspect]), 1, every_s, on_failure)):
+                assert on_failure is not None, "else it was raised"
+                on_failure(suspect[1], BrokenProcessPool("its process was killed, perhaps for want of memory"))
+
+
+def _do(
+    do: Callable[[T], R],
+    left: Iterator[tuple[int, T]],
+    jobs: int,
+    every_s: float,
+    on_failure: Callable[[T, Exception], None] | None,
+) -> Generator[tuple[T, R] | None, None, list[tuple[int, T]]]:
+    """Does what is left, and returns the items that were under way when a process died, if one did."""
+    pool = ProcessPoolExecutor(max(1, jobs), mp_context=get_context("spawn"), initializer=_begin)
     under_way: dict[Future[R], tuple[int, T]] = {}
+    suspects: list[tuple[int, T]] = []
     try:
-        while True:
+        while not suspects:
             while len(under_way) < 2 * jobs and (upcoming := next(left, None)) is not None:
-                under_way[pool.submit(do, upcoming[1])] = upcoming
-            if not under_way:
-                return
+                try:
+                    under_way[pool.submit(do, upcoming[1])] = upcoming
+                except BrokenProcessPool:
+                    if on_failure is None:
+                        raise
+                    suspects.append(upcoming)
+                    break
+            if suspects or not under_way:
+                break
             done, _ = wait(under_way, timeout=every_s, return_when=FIRST_COMPLETED)
             for future in sorted(done, key=lambda each: under_way[each][0]):
-                result = future.result()
-                yield under_way.pop(future)[1], result
+                error = future.exception()
+                if isinstance(error, BrokenProcessPool) and on_failure:
+                    suspects.append(under_way.pop(future))
+                elif isinstance(error, Exception) and on_failure:
+                    on_failure(under_way.pop(future)[1], error)
+                else:
+                    result = future.result()
+                    yield under_way.pop(future)[1], result
             yield None
+        if suspects:
+            suspects += under_way.values()
+            under_way.clear()
+        return sorted(suspects, key=lambda each: each[0])
     finally:
         processes = list(pool._processes.values())  # noqa: SLF001 - there is no public way to end them, and shutdown forgets them
         pool.shutdown(wait=False, cancel_futures=True)

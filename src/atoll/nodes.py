@@ -12,9 +12,10 @@ from rich.live import Live
 
 from atoll.errors import InvitationError
 from atoll.report.board import Board
-from atoll.script.launch import launch
+from atoll.script.joining import launch_member
+from atoll.script.launch import launch, parse_for_script
+from atoll.script.lines import Lines
 from atoll.script.process import run_script
-from atoll.script.run import launch_member
 from atoll.train.member import Card, Machine, Member, take_part
 from atoll.world.live.keys import Invitation
 from atoll.world.live.world import LiveWorld
@@ -44,8 +45,6 @@ def run_node(
     for option, path in (("--save", save), ("--checkpoint", machine.checkpoint)):
         if path and not path.parent.is_dir():
             raise InvitationError(f"{option} {path}: there is no folder {path.parent}")
-    if machine.checkpoint and isinstance(what, Card) and not what.islands:
-        raise InvitationError("--checkpoint: keeps a part of a model: expected --islands too")
     asyncio.run(_run(what, machine, console, steps, save))
 
 
@@ -73,8 +72,8 @@ async def _run(
             for number in (signal.SIGINT, signal.SIGTERM):  # leaving takes a moment; once more does not make it faster
                 asyncio.get_running_loop().remove_signal_handler(number)
                 signal.signal(number, signal.SIG_IGN)
-    trace = machine.out and machine.out / f"{member.world.name}.jsonl"
-    console.print(f"Left. The trace is {trace}." if trace else "Left.", highlight=False, soft_wrap=True)
+    told = f"Left. The trace is {member.trace}." if member.trace else "Left."
+    console.print(told, highlight=False, soft_wrap=True)
     if save:
         console.print(f"The model is {save}.", highlight=False, soft_wrap=True)
 
@@ -97,15 +96,19 @@ async def _show(board: Board, console: Console) -> None:
 
 
 def run_script_node(what: Card | Invitation, machine: Machine, console: Console, script: list[str]) -> None:
-    """Runs a script whose `atoll.join()` takes this machine's place in a run; Ctrl-C leaves."""
+    """Runs a script whose `atoll.join()` takes this machine's place in a run; Ctrl-C and SIGTERM leave."""
     if not Path(script[0]).is_file():
         raise InvitationError(f"there is no script {script[0]}")
+    if isinstance(what, Card) and what.strategy:
+        parse_for_script(what.strategy)
+    if machine.checkpoint:
+        raise InvitationError("--checkpoint: a script saves by itself: call run.checkpoint(path) and run.resume(path)")
     board = Board()
-    place = launch_member(what, machine, board.watch)
+    place = launch_member(what, machine, board.watch, lines=None if console.is_terminal else Lines())
 
     @contextlib.asynccontextmanager
-    async def open_world() -> AsyncIterator[LiveWorld]:
-        async with place.open_world() as world:
+    async def open_world(strategy: str) -> AsyncIterator[LiveWorld]:
+        async with place.open_world(strategy) as world:
             board.world = world
             console.print(f"{world.name}: {Path(script[0]).name}", highlight=False)
             if place.invitation():

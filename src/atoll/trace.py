@@ -28,6 +28,7 @@ __all__ = [
     "Emulated",
     "EpochEnded",
     "Event",
+    "EventsLost",
     "Exchanged",
     "FaultChanged",
     "FinalTested",
@@ -51,6 +52,8 @@ __all__ = [
     "ViewChanged",
     "Waited",
     "WayMeasured",
+    "encode_event",
+    "encode_header",
     "read_trace",
 ]
 
@@ -84,6 +87,8 @@ class RunStarted(Event):
     nodes: tuple[str, ...]
     links: tuple[str, ...]
     seed: int
+    run: str = ""
+    """Which run it is, over real links: the traces of its nodes have it in common."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -368,6 +373,16 @@ class SeatTaken(Event):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class EventsLost(Event):
+    """A node could not write its trace for a while, and these many events are missing before this one."""
+
+    node: str
+    count: int
+    since: float
+    """When the first of them happened."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RunEnded(Event):
     """The last event."""
 
@@ -394,12 +409,12 @@ class Trace:
     def __init__(self, path: Path, *, append: bool = False) -> None:
         self._file: TextIO = path.open("a" if append else "w", encoding="utf-8", newline="\n")
         if not append:
-            self._file.write(json.dumps({"atoll_trace": VERSION}) + "\n")
+            self._file.write(encode_header())
         self._file.flush()
         self._unflushed = 0
 
     def record(self, event: Event) -> None:
-        self._file.write(_encode(event))
+        self._file.write(encode_event(event))
         self._unflushed += 1
         if self._unflushed >= _FLUSH_EVERY:
             self.flush()
@@ -423,7 +438,13 @@ def _names(kind: str) -> tuple[str, ...]:
     return tuple(field.name for field in dataclasses.fields(Event.kinds[kind]))
 
 
-def _encode(event: Event) -> str:
+def encode_header() -> str:
+    """The first line of a trace."""
+    return json.dumps({"atoll_trace": VERSION}) + "\n"
+
+
+def encode_event(event: Event) -> str:
+    """An event's line."""
     fields: dict[str, Any] = {"kind": event.kind}
     for name in _names(event.kind):
         value = getattr(event, name)
@@ -495,13 +516,13 @@ def _decode(line: str, where: str) -> Event:
     if made is None:
         raise TraceError(f"trace {where}: there is no event {kind!r}; {nearest(str(kind), Event.kinds)}")
     readers = _readers(kind)
-    missing = [name for name in readers if name not in values]
+    missing = [name for name in _required(kind) if name not in values]
     unknown = [name for name in values if name not in readers]
     if missing or unknown:
         wrong = f"has no {missing[0]!r}" if missing else f"has {unknown[0]!r}; {nearest(unknown[0], readers)}"
         raise TraceError(f"trace {where}: event {kind!r} {wrong}")
     try:
-        return made(**{name: read(values[name]) for name, read in readers.items()})
+        return made(**{name: read(values[name]) for name, read in readers.items() if name in values})
     except (TypeError, ValueError) as error:
         raise TraceError(f"trace {where}: event {kind!r}: {error}") from None
 
@@ -510,6 +531,14 @@ def _decode(line: str, where: str) -> Event:
 def _readers(kind: str) -> dict[str, Callable[[Any], Any]]:
     hints = typing.get_type_hints(Event.kinds[kind])
     return {name: _reader(hints[name]) for name in _names(kind)}
+
+
+@cache
+def _required(kind: str) -> tuple[str, ...]:
+    """The fields without a default: a trace may be older than the others."""
+    fields = dataclasses.fields(Event.kinds[kind])
+    missing = dataclasses.MISSING
+    return tuple(each.name for each in fields if each.default is missing and each.default_factory is missing)
 
 
 def _reader(hint: Any) -> Callable[[Any], Any]:

@@ -5,6 +5,7 @@ import itertools
 from statistics import median
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -89,6 +90,26 @@ def test_a_ring_goes_in_its_best_order() -> None:
     run_strategy(network(text), parse_strategy("flexible:ratio=0.01,way=ring"), noisy, steps=25, trace=watch)
     names = list(watch.taken)
     assert watch.taken[names[-1]] < 0.9 * watch.taken[names[0]], "once latencies are known, the ring is quicker"
+
+
+@pytest.mark.parametrize("size", [1, 7, 300])
+@pytest.mark.parametrize("links", ["latency_ms = 20\nrate_mbps = 5", "latency_ms = 20", ""])
+def test_it_plans_for_small_models_too(size: int, links: str) -> None:
+    """A round of a few hundred bytes says little of an uplink, several of them do; and links may cost nothing."""
+
+    def small(world: World) -> tuple[Numbers, Numbers]:
+        return np.zeros(size), np.random.default_rng(int(world.name)).standard_t(2, size=size)
+
+    watch = Watch()
+    net = network(f'[[node]]\ncount = 3\nstep_s = 0.5\n[[link]]\namong = "*"\n{links}')
+    run_strategy(net, parse_strategy("flexible"), small, steps=40, physics=Physics(), trace=watch)
+    plans = [plan for name, plan in watch.planned.items() if name in watch.taken]
+    chosen = [plan for plan in plans if plan.seconds > 0]
+    assert len(chosen) > len(plans) / 2
+    assert chosen[0].why == "first"
+    took = [watch.taken[plan.name] for plan in chosen[1:]]
+    off = [abs(plan.seconds - seconds) for plan, seconds in zip(chosen[1:], took, strict=True)]
+    assert median(off) <= 0.25 * median(took) + 1e-6, "it knows what an exchange takes"
 
 
 def test_candidates() -> None:

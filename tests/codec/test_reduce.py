@@ -103,7 +103,7 @@ def test_plain_keeps_nothing_back() -> None:
 
 
 def test_what_fits() -> None:
-    assert fitting("auto", Plain()) == "star"
+    assert fitting("auto", Plain()) == "direct"
     assert fitting("auto", Coded(parse_codec("topk"))) == "gather"
     assert fitting("best", Coded(parse_codec("int8"))) == "best"
     with pytest.raises(StrategyError, match="cannot be added: expected via=direct"):

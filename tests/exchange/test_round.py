@@ -26,5 +26,12 @@ def test_where_all_stretches_are_short_they_count_together() -> None:
 def test_nothing_sent_says_nothing() -> None:
     log = SendLog()
     assert log.seconds_a_byte(least_bytes=1) is None
-    log.add(1.0, 1.0, 100)  # no time passed
-    assert log.seconds_a_byte(least_bytes=1) is None
+
+
+def test_where_bytes_take_no_time_that_is_known() -> None:
+    log = SendLog()
+    log.add(1.0, 1.0, 100)
+    assert log.seconds_a_byte(least_bytes=200) is None
+    assert log.seconds_a_byte(least_bytes=1) == 0.0
+    log.add(2.0, 3.0, 100)
+    assert log.seconds_a_byte(least_bytes=1) == pytest.approx(1 / 100)  # one that took time says more

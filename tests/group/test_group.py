@@ -1,17 +1,22 @@
 import asyncio
+import json
 import math
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from random import Random
 from typing import Any, TypeVar
 
 import networkx as nx
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from atoll.group import Group, Summary, View
+from atoll.group.group import STUCK_S
 from atoll.network import Network, load_network
+from atoll.train.node import Background
 from atoll.world import Physics, Simulation
+from atoll.world.base import Lane
+from atoll.world.faults import Fault
 from atoll.world.simworld import SimWorld
 from tests.world.networks import network
 
@@ -28,6 +33,15 @@ class Standing:
 
     def summary(self) -> Summary:
         return [["place", self.place]]
+
+    def stands(self, summary: Summary) -> bool:
+        return summary == self.summary()
+
+    def check(self, summary: Summary) -> None:
+        """Any will do."""
+
+    def are_together(self, summaries: Iterable[Summary]) -> bool:
+        return len({place for ((_, place),) in summaries}) == 1
 
     def results(self) -> Summary:
         return []
@@ -157,3 +171,121 @@ def test_where_answers_take_long_they_are_waited_for() -> None:
     assert set(names(groups).values()) == {("0", "1", "2")}
     assert len({group.view for group in groups.values()}) == 1
     assert groups["0"].view.number > 0
+
+
+THREE = network('[[node]]\ncount = 3\n[[link]]\namong = "*"\nlatency_ms = 10')
+CRASHED = Fault("crash", 0.0, 5.0, ("2",))
+
+
+class Watched(Standing):
+    """Sees for how long it was held."""
+
+    held_s = 0.0
+
+
+def take_part(
+    *, seconds: float, prepares_s: float = 0.0, hangs: tuple[float, float] = (math.inf, math.inf)
+) -> tuple[dict[str, Group], dict[str, Watched]]:
+    """Two nodes, and a third that comes at 5 s, prepares for a while, and may hang; it answers nobody until then."""
+    groups: dict[str, Group] = {}
+    guests = {name: Watched() for name in "012"}
+    counts = dict.fromkeys("012", 0)
+
+    async def program(world: SimWorld) -> None:
+        if world.is_late:
+            await world.sleep(prepares_s)
+        group, guest = Group(world, ("0", "1", "2")), guests[world.name]
+        groups[world.name], guest.world = group, world
+        async with asyncio.TaskGroup() as tasks:
+            spawn = Background(tasks)
+            group.start(spawn, guest, progress=lambda: counts[world.name])
+            while world.now < seconds:
+                await world.sleep(0.1)
+                guest.held_s += 0.1 * group.held
+                if world.name != "2" or not hangs[0] <= world.now < hangs[1]:
+                    counts[world.name] += 1
+            spawn.cancel()
+
+    Simulation(THREE, physics=Physics(), faults=(CRASHED,)).run(program)
+    return groups, guests
+
+
+def test_who_prepares_for_long_holds_up_nobody() -> None:
+    """It can be reached all the while.  A leader that proposed it again and again would hold the others."""
+    groups, guests = take_part(seconds=60, prepares_s=100)
+    assert groups["0"].view.members == groups["1"].view.members == ("0", "1")
+    assert max(guests[name].held_s for name in "01") < 1
+    groups, guests = take_part(seconds=60, prepares_s=40)
+    assert {group.view.members for group in groups.values()} == {("0", "1", "2")}
+    assert all(45 < guest.views[-1][0] < 48 for guest in guests.values()), "it is taken in when it is ready"
+    assert max(guests[name].held_s for name in "01") < 1
+
+
+def test_whose_training_hangs_is_left_out_and_taken_back() -> None:
+    groups, guests = take_part(seconds=60, hangs=(20, 45))
+    lost, back = guests["0"].views[-2:]
+    assert lost[1].members == ("0", "1")
+    assert 20 < lost[0] < 20 + STUCK_S + 2
+    assert back[1].members == ("0", "1", "2")
+    assert 45 < back[0] < 48
+    assert {group.view.name for group in groups.values()} == {back[1].name}
+
+
+def test_a_short_pause_is_no_hang() -> None:
+    _, guests = take_part(seconds=60, hangs=(20, 20 + STUCK_S - 1))
+    assert [view.members for _, view, _ in guests["0"].views][-1] == ("0", "1", "2")
+    assert guests["0"].views[-1][0] < 20
+
+
+class Sent:
+    """A peer that sends what it likes."""
+
+    def __init__(self, world: SimWorld) -> None:
+        self.world = world
+
+    async def say(self, **content: Any) -> None:
+        for name in ("0", "1"):
+            await self.world.peer(name).send("group", json.dumps(content).encode(), lane=Lane.CONTROL)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.sampled_from(["propose", "accept", "install", "keep", "view", "stray", "here", "away", "?"]),
+    st.one_of(st.integers(-1, 5), st.sampled_from([2**64, 2**70, 1.5, None, "x", True])),
+    st.one_of(st.sampled_from(["0", "2", "x" * 10_000, None, 7])),
+    st.dictionaries(
+        st.sampled_from(["hold_s", "view", "summary", "members", "summaries", "results", "asks", "sender"]),
+        st.recursive(
+            st.one_of(st.none(), st.integers(), st.floats(), st.text(max_size=5)),
+            lambda inner: st.one_of(
+                st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=3), inner, max_size=3)
+            ),
+            max_leaves=6,
+        ),
+        max_size=4,
+    ),
+)
+@example("stray", 2**64, "2", {})
+@example("accept", 1, "0", {"view": "0.0", "summary": [["a", "b"]]})
+def test_whatever_a_member_says_the_others_go_on(kind: str, number: Any, leader: Any, more: dict[str, Any]) -> None:
+    """It is refused before anything changes, or does no harm: the two others are in one view in the end."""
+    groups: dict[str, Group] = {}
+
+    async def program(world: SimWorld) -> None:
+        if world.name == "2":
+            await world.sleep(2)
+            for _ in range(3):
+                await Sent(world).say(**{**more, "kind": kind, "number": number, "leader": leader})
+            return
+        group, guest = Group(world, ("0", "1", "2")), Standing()
+        groups[world.name], guest.world = group, world
+        async with asyncio.TaskGroup() as tasks:
+            spawn = Background(tasks)
+            group.start(spawn, guest)
+            await world.sleep(120)
+            spawn.cancel()
+
+    Simulation(THREE, physics=Physics(), faults=(Fault("crash", 20.0, math.inf, ("2",)),)).run(program)
+    assert groups["0"].view == groups["1"].view
+    assert groups["0"].view.members == ("0", "1")
+    assert groups["0"].view.number < 10**7

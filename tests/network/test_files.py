@@ -81,7 +81,12 @@ class TestRefusing:
             ('[[node]]\ncount = "3"', "mine, node 1, count: expected a whole number, not '3'"),
             ("[[node]]\ncount = true", "mine, node 1, count: expected a whole number, not True"),
             ("[[node]]\ncount = 1\nstep_s = 1\nspeed = 1", "mine, node 1: expected 'step_s' or 'speed', not both"),
-            ("[[node]]\ncount = 1\nstep_s = -1", "mine, node 1, step_s: expected a number of at least 0, not -1"),
+            ("[[node]]\ncount = 1\nstep_s = -1", "mine, node 1, step_s: expected a number of at least 1e-06, not -1"),
+            ("[[node]]\ncount = 1\nstep_s = 0", "mine, node 1, step_s: expected a number of at least 1e-06, not 0"),
+            (
+                "[[node]]\ncount = 1\nspeed = 1e9",
+                "mine, node 1: step_s of 0 must be at least 1e-06 s, not 5e-10: time would stand still",
+            ),
             ('[[node]]\nnames = ["a b"]', "mine, node 1: a node's name is letters, digits, '_', '.', '-', not 'a b'"),
             ('[[node]]\nnames = ["a", "a"]', "mine: a is named twice"),
             (LINK + "latencyms = 5", "mine, link 1: there is no key 'latencyms' here; did you mean 'latency_ms'?"),

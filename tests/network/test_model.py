@@ -30,6 +30,7 @@ def test_values_are_frozen() -> None:
         (lambda: Network(name="n", nodes=TWO, hubs=("a",)), "a is named twice"),
         (lambda: Node(name="", step_s=1), "a node's name"),
         (lambda: Node(name="x", step_s=float("nan")), "step_s of x"),
+        (lambda: Node(name="x", step_s=0.0), "step_s of x must be at least 1e-06 s"),
     ],
 )
 def test_values_check_themselves(make: object, message: str) -> None:

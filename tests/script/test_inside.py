@@ -122,7 +122,7 @@ def assert_like_one_process(ours: dict[str, Any], theirs: dict[str, Any], parts:
             if torch.equal(after, their_after) and not torch.equal(before, after):
                 torch.testing.assert_close(after, (before + their_before) / 2, rtol=1e-5, atol=1e-6)
                 meetings += 1
-        assert meetings >= 3
+        assert meetings >= 2
 
 
 def pairs(told: dict[str, Any]) -> list[tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]]:
@@ -149,9 +149,14 @@ def replayed(told: dict[str, Any], step: int) -> dict[str, torch.Tensor]:
 
 
 def test_all_processes_of_a_node_go_on_from_a_checkpoint(tmp_path: Path) -> None:
-    """With the optimiser's memory too: else they would not hold the same model for long."""
+    """With the optimiser's state, its rates and its schedule: else they would not hold the same model for long."""
     for steps in (5, 10):
         with node(HERE / "resuming.py", tmp_path / "log", str(tmp_path)) as processes:
             assert_ended(processes, tmp_path / "log")
         one, other = (torch.load(tmp_path / f"{steps}.{rank}.pt", weights_only=True) for rank in range(2))
-        assert all(torch.equal(one[name], other[name]) for name in one)
+        for told in (one, other):
+            assert (told.pop("epoch"), told.pop("step")) == (steps, steps)
+            assert told.pop("lr") == pytest.approx(0.01 if steps == 5 else 0.001)
+        assert all(torch.equal(one[name], other[name]) for name in one if "running" not in name)
+        assert one["module.1.num_batches_tracked"] == steps
+    assert [path.name for path in tmp_path.glob("node *")] == ["node 0"]

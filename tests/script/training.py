@@ -1,6 +1,6 @@
 """A script for tests: trains a small model, and leaves what it came to in a file.
 
-training.py FOLDER --how atoll|alone|ddp [--optimizer sgd|adamw] [--accumulate N] [--steps N]
+training.py FOLDER --how atoll|alone|ddp [--optimizer sgd|adamw] [--accumulate N] [--steps N] [--closure]
 """
 
 import argparse
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import atoll
@@ -30,6 +30,7 @@ def main() -> None:
     options.add_argument("--optimizer", default="sgd")
     options.add_argument("--accumulate", type=int, default=1)
     options.add_argument("--steps", type=int, default=100)
+    options.add_argument("--closure", action="store_true", help="gradients are made in the optimiser's step")
     options.add_argument("--strategy", default="allreduce:quantity=gradient,patience=100")
     arguments = options.parse_args()
     torch.set_num_threads(1)
@@ -45,7 +46,7 @@ def main() -> None:
     else:
         loader = DataLoader(examples, BATCH)
     make = {"sgd": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9), "adamw": lambda p: torch.optim.AdamW(p, 0.01)}
-    optimizer = make[arguments.optimizer](model.parameters())  # type: ignore[no-untyped-call]
+    optimizer: Any = make[arguments.optimizer](model.parameters())  # type: ignore[no-untyped-call]
     batches: Iterable[Any] = loader
     if arguments.how == "atoll":
         run = atoll.join(strategy=arguments.strategy)
@@ -55,10 +56,20 @@ def main() -> None:
         run.wrap(model, optimizer)
         batches = run.shard(loader)
     for step, (inputs, targets) in enumerate(batches, 1):
-        loss = nn.functional.cross_entropy(model(inputs), targets) / arguments.accumulate
-        loss.backward()
-        if step % arguments.accumulate == 0:
-            optimizer.step()
+
+        def closure(inputs: Tensor = inputs, targets: Tensor = targets) -> Any:
+            loss = nn.functional.cross_entropy(model(inputs), targets) / arguments.accumulate
+            loss.backward()
+            return loss
+
+        is_last = step % arguments.accumulate == 0
+        if is_last and arguments.closure:
+            optimizer.step(closure)
+        else:
+            closure()
+            if is_last:
+                optimizer.step()
+        if is_last:
             optimizer.zero_grad()
     state = {key.removeprefix("module."): value for key, value in model.state_dict().items()}
     torch.save(state, arguments.folder / f"{arguments.how}.{name}.pt")

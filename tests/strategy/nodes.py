@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from atoll import fuzz
+from atoll.fuzz import Numbers as FuzzNumbers
 from atoll.network import Network
 from atoll.strategy import Strategy
 from atoll.trace import Recorder
@@ -20,7 +20,7 @@ T = TypeVar("T")
 Numbers = NDArray[Any]
 
 
-class VectorReplica(fuzz.Numbers):
+class VectorReplica(FuzzNumbers):
     """Parameters that move by the same step each time."""
 
     def __init__(self, world: World, members: tuple[str, ...], values: Numbers, step: Numbers) -> None:
@@ -71,19 +71,21 @@ def run_strategy(
             return task
 
         talk.start(spawn)
-        for _ in range(steps):
-            await world.compute(lambda: None)
-            replica.gradient = replica.step.copy()
-            replica.work[replica.rank] += 1
-            await talk.after_gradient()
-            replica.values = replica.values + replica.gradient
-            replica.steps += 1
-            await talk.after_step()
-            if look:
-                look(replica)
-        await world.sleep(linger_s)
-        for task in tasks:
-            task.cancel()
+        try:
+            for _ in range(steps):
+                await world.compute(lambda: None)
+                replica.gradient = replica.step.copy()
+                replica.work[replica.rank] += 1
+                await talk.after_gradient()
+                replica.values = replica.values + replica.gradient
+                replica.steps += 1
+                await talk.after_step()
+                if look:
+                    look(replica)
+            await world.sleep(linger_s)
+        finally:  # a node that crashes says nothing more
+            for task in tasks:
+                task.cancel()
 
     faults = parse_faults(script, members)
     Simulation(net, seed=seed, physics=physics, trace=trace, faults=faults).run(program)

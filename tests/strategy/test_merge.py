@@ -21,7 +21,8 @@ def replica(value: float) -> VectorReplica:
 
 
 def arrival(value: float, sent_s: float = 0.0, weight: float = 1.0) -> Arrival:
-    return Arrival("1", sent_s, np.full(2, value, dtype=np.float32), np.array([0, 7]), weight)
+    values, nothing = np.full(2, value, dtype=np.float32), np.zeros(0, dtype=np.float32)
+    return Arrival("1", sent_s, values, np.array([0, 7]), nothing, weight)
 
 
 @given(numbers, st.lists(numbers, min_size=1, max_size=5))

@@ -5,6 +5,7 @@ from atoll.network import Network, load_network
 from atoll.strategy import parse_strategy
 from atoll.world.base import World
 from tests.strategy.nodes import Numbers, VectorReplica, run_strategy
+from tests.strategy.test_here import Events
 from tests.world.networks import network
 
 FAST = network('[[node]]\ncount = 3\n[[link]]\namong = "*"\nlatency_ms = 10\nrate_mbps = 100')
@@ -211,3 +212,16 @@ def test_a_gradient_that_is_not_finite_costs_one_step() -> None:
 def test_signs_are_the_same_for_all() -> None:
     ends = [r.values for r in run_strategy(FAST, parse_strategy("demo"), alike, steps=6).values()]
     assert all(end.tobytes() == ends[0].tobytes() for end in ends)
+
+
+@pytest.mark.parametrize("spec", ["allreduce:every=2", "diloco:every=2", "vrl", "allreduce:quantity=gradient", "fda"])
+def test_a_node_that_is_alone_holds_no_rounds(spec: str) -> None:
+    """Its strategy costs it nothing, and it learns just what it learns without one."""
+    net = network('[[node]]\ncount = 2\nstep_s = 0.5\n[[link]]\namong = "*"\nlatency_ms = 20')
+    away = '[[fault]]\nkind = "crash"\nnodes = "1"\nat = 0\n'
+    events = Events()
+    replicas = run_strategy(
+        net, parse_strategy(spec), lambda _: (np.zeros(4), np.ones(4)), steps=60, trace=events, script=away
+    )
+    assert [event for event in events.exchanges() if event.at > 10] == []
+    assert replicas["0"].values.tolist() == [60.0] * 4

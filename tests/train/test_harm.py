@@ -40,6 +40,6 @@ def test_a_robust_mean_outlives_a_node_that_computes_wrongly(tmp_path: Path, kin
             event.node: event.measure for event in events if isinstance(event, Tested) and event.node != "3"
         }
         named = {event.why.split(":")[0] for event in events if isinstance(event, ContributionRefused)}
-        assert (named == {"3"}) == ("robust" in strategy)
-    assert max(ends["allreduce:every=4"].values()) < 0.5
+        assert named == {"3"}
+    assert min(ends["allreduce:every=4"].values()) > 0.8, "whatever is absurd is refused with every strategy"
     assert min(ends["allreduce:every=4,robust=median"].values()) > 0.9

@@ -11,7 +11,7 @@ from torch import nn
 from atoll.island import read_tensors
 from atoll.network import parse_network
 from atoll.strategy import Quantity, parse_strategy
-from atoll.trace import CheckpointSaved, Computed, Event, IslandsFormed, Tested, Trace, read_trace
+from atoll.trace import CheckpointSaved, Computed, Event, Exchanged, IslandsFormed, Tested, Trace, read_trace
 from atoll.train import RunSpec, simulate
 from atoll.train.assembly import Assembly
 from atoll.train.checkpoint import read_run
@@ -25,7 +25,7 @@ from atoll.world import Simulation
 from atoll.world.base import World
 from atoll.world.faults import parse_faults
 from atoll.world.simworld import SimWorld
-from tests.train.test_islands import SIX, task
+from tests.train.test_islands import SIX, run, task
 
 NAMES = ("a", "b", "c", "d", "e", "f")
 
@@ -69,6 +69,27 @@ def test_unequal_cuts_meet_at_the_mean_of_the_whole(tmp_path: Path) -> None:
     for values in after.values():
         np.testing.assert_allclose(values[:trained], mean[:trained], rtol=1e-6)
     assert not np.allclose(before["a"][:trained], before["c"][:trained])
+
+
+@pytest.mark.parametrize(
+    ("never", "always"),
+    [
+        ("selsync:delta=1000000", "selsync:delta=0"),
+        ("selsync:delta=1000000,overlap", "selsync:delta=0,overlap"),
+        ("fda:theta=1000000", "fda:theta=1e-12"),
+        ("fda:theta=1000000,estimate=sketch", "fda:theta=1e-12,estimate=sketch"),
+    ],
+)
+@pytest.mark.parametrize("settings", ["", ":weights=predict,accumulate=2"])
+def test_rules_that_look_at_the_node_hold_on_islands(tmp_path: Path, never: str, always: str, settings: str) -> None:
+    """A rule sees the gradient of the update that is just done, though the stage has dropped it."""
+    counts = {}
+    for strategy in (never, always):
+        events = list(read_trace(run(tmp_path, f"a+b+c/d+e+f{settings}", strategy, limit_s=10.0)))
+        exchanges = [event.node for event in events if isinstance(event, Exchanged)]
+        counts[strategy] = max((exchanges.count(node) for node in NAMES), default=0)
+    assert counts[never] <= 1, "with nothing to compare with there may be one"
+    assert counts[always] >= 8
 
 
 def crashing(node: str, at: float, until: str = "", *, network: str = SIX, **more: Any) -> RunSpec:

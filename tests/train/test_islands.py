@@ -136,6 +136,8 @@ def test_what_users_write() -> None:
     assert (found.flush, found.wire, found.slower) == (8, "bf16", False)
     assert parse_islands("auto").memory == math.inf
     assert parse_size("300 MB") == 3e8
+    assert parse_size("512B") == 512
+    assert parse_size("6G") == 6e9
     for text, told in {
         "auto:weight=stash": "no setting 'weight'; did you mean",
         "auto:weights=old": "weights: ",
@@ -143,6 +145,7 @@ def test_what_users_write() -> None:
         "auto:recompute=2": "recompute: expected nothing, yes or no",
         "auto:memory=lots": "'lots' is no size",
         "auto:memory=1.2.3GB": "is no size",
+        "auto:memory=6": "memory: '6' has no unit: write 6GB, 6MB or 6kB",
     }.items():
         with pytest.raises(TaskError, match=told):
             parse_islands(text)

@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,8 @@ from atoll.errors import InvitationError
 from atoll.network import parse_network
 from atoll.report.board import Board
 from atoll.report.probe import network_of
-from atoll.trace import Event, Exchanged, Joined, RunEnded, read_trace
+from atoll.trace import Event, Exchanged, Joined, ReachChanged, RunEnded, RunStarted, read_trace
+from atoll.train import member as member_module
 from atoll.train.member import Card, Machine, begin_run, join_run
 from atoll.world.live.guest import ask_for_report
 from atoll.world.live.keys import Identity, Invitation
@@ -97,6 +99,107 @@ def test_a_machine_gets_its_seat_back(tmp_path: Path) -> None:
             assert names == ["n1", "n1", "n2"]
 
     asyncio.run(run())
+
+
+def test_a_copied_key_does_not_disturb_who_is_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second gives up with a reason, whether it asks for a seat or takes the one that it remembers."""
+    monkeypatch.setattr(member_module, "IN_USE_S", 1.0)
+    reached: list[bool] = []
+
+    def watch(event: Event) -> None:
+        if isinstance(event, ReachChanged):
+            reached.append(event.reachable)
+
+    async def run() -> None:
+        own, copy = (dataclasses.replace(machine(tmp_path), key=tmp_path / name) for name in ("own", "copy"))
+        async with (
+            asyncio.timeout(60),
+            begin_run(CARD, machine(tmp_path), watch) as first,
+            join_run(first.invitation, own, _ignore) as second,
+        ):
+            shutil.copy(tmp_path / "own", tmp_path / "copy")
+            with pytest.raises(InvitationError, match=r"copy: .* in use by another process .*name another file"):
+                async with join_run(first.invitation, copy, _ignore):
+                    pass
+            shutil.copy(tmp_path / "own.run", tmp_path / "copy.run")
+            with pytest.raises(InvitationError, match=r"copy: .* in use by another process .*name another file"):
+                async with begin_run(CARD, copy, _ignore):
+                    pass
+            with pytest.raises(InvitationError, match="another node on this machine uses it"):
+                async with join_run(first.invitation, own, _ignore):
+                    pass
+            assert second.world.peer(first.world.name).reachable
+            assert reached == [True], "the first was never disturbed"
+
+    asyncio.run(run())
+
+
+def test_a_machine_that_joined_begins_the_run_again(tmp_path: Path) -> None:
+    """All are gone; any machine with a key file brings the run back, in its own seat, and others get theirs."""
+
+    async def run() -> None:
+        key = dataclasses.replace(machine(tmp_path), key=tmp_path / "key")
+        other = dataclasses.replace(machine(tmp_path), key=tmp_path / "other")
+        async with asyncio.timeout(60):
+            async with begin_run(CARD, other, _ignore) as first:
+                old = first.invitation
+                async with join_run(old, key, _ignore) as second:
+                    name, age = second.world.name, second.world.now
+                    await asyncio.sleep(0.2)
+            async with begin_run(dataclasses.replace(CARD, strategy="none"), key, _ignore) as second:
+                assert second.world.name == name == "n1"
+                assert second.card == CARD
+                assert second.invitation.secret == old.secret
+                assert age <= second.world.now < age + 30
+                async with join_run(second.invitation, machine(tmp_path), _ignore) as third:
+                    assert third.world.name == "n2", "the first seat is kept for who had it"
+                    async with join_run(second.invitation, other, _ignore) as first:
+                        assert first.world.name == "n0"
+
+    asyncio.run(run())
+
+
+def test_a_run_that_was_is_joined_with_its_old_invitation(tmp_path: Path) -> None:
+    async def run() -> None:
+        own = dataclasses.replace(machine(tmp_path), key=tmp_path / "key")
+        async with asyncio.timeout(60):
+            async with begin_run(CARD, own, _ignore) as first:
+                old = first.invitation
+            async with join_run(old, own, _ignore) as first:
+                assert first.world.name == "n0"
+                assert first.world.host.run_id == old.run_id
+            with pytest.raises(InvitationError, match="can be reached"):
+                async with join_run(Invitation.new(old.addresses), own, _ignore):
+                    pass
+
+    asyncio.run(run())
+
+
+def test_another_task_than_the_remembered_one_is_refused(tmp_path: Path) -> None:
+    async def run() -> None:
+        own = dataclasses.replace(machine(tmp_path), key=tmp_path / "key")
+        async with asyncio.timeout(60):
+            async with begin_run(CARD, own, _ignore):
+                pass
+            with pytest.raises(InvitationError, match=r"key.run remembers a run of 'digits', .*remove that file"):
+                async with begin_run(CARD, dataclasses.replace(own, task="mnist"), _ignore):
+                    pass
+
+    asyncio.run(run())
+
+
+def test_a_restart_overwrites_no_trace(tmp_path: Path) -> None:
+    async def run() -> None:
+        for _ in range(2):
+            async with asyncio.timeout(60), begin_run(CARD, machine(tmp_path), _ignore):
+                pass
+
+    asyncio.run(run())
+    traces = [list(read_trace(tmp_path / "live" / name)) for name in ("n0.jsonl", "n0.2.jsonl")]
+    started = [trace[0] for trace in traces]
+    assert all(isinstance(trace[-1], RunEnded) for trace in traces)
+    assert all(isinstance(event, RunStarted) and event.run for event in started)
+    assert len({event.run for event in started if isinstance(event, RunStarted)}) == 2, "two runs"
 
 
 def test_all_seats_are_taken(tmp_path: Path) -> None:

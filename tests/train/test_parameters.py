@@ -28,8 +28,8 @@ def test_ranges_are_named_and_gapless() -> None:
     parameters = Parameters(model())
     assert [each.name for each in parameters.ranges][:2] == ["0.weight", "0.bias"]
     assert "2.weight" not in [each.name for each in parameters.ranges]  # frozen
-    assert "1.running_mean" in [each.name for each in parameters.ranges]  # statistics travel too
-    assert "1.num_batches_tracked" not in [each.name for each in parameters.ranges]
+    assert "1.running_mean" not in [each.name for each in parameters.ranges]  # statistics are no weights
+    assert parameters.buffer_size == 8, "and whole numbers travel with neither"
     ends = [0, *(each.stop for each in parameters.ranges)]
     assert [each.start for each in parameters.ranges] == ends[:-1]
     assert parameters.size == ends[-1]
@@ -46,6 +46,18 @@ def test_what_is_written_is_read(seed: int) -> None:
     np.testing.assert_array_equal(first_weight(net).detach().numpy().ravel(), values[first.start : first.stop])
     parameters.add(np.ones_like(values))
     np.testing.assert_allclose(parameters.read(), values + 1)
+
+
+def test_buffers_are_a_vector_of_their_own() -> None:
+    net = model()
+    parameters = Parameters(net)
+    before = parameters.read()
+    np.testing.assert_array_equal(parameters.read_buffers(), [0, 0, 0, 0, 1, 1, 1, 1])
+    parameters.write_buffers(np.array([-1, 2, 3, 4, 5, -6, 7, 8], dtype=np.float32))
+    np.testing.assert_array_equal(net[1].running_mean, [-1, 2, 3, 4])
+    np.testing.assert_array_equal(net[1].running_var, [5, 0, 7, 8], "a variance is not negative")
+    np.testing.assert_array_equal(parameters.read(), before)
+    assert Parameters(nn.Linear(2, 2)).read_buffers().size == 0
 
 
 def test_a_copy_stays_what_it_was() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 from atoll.network import Network, parse_network
 from atoll.world import IDEAL, Physics, Simulation
 from atoll.world.base import FRAME_BYTES
+from atoll.world.faults import Fault
 from atoll.world.simworld import SimWorld
 
 PAIR = """
@@ -47,6 +48,7 @@ def arrivals(
     *,
     physics: Physics = IDEAL,
     seed: int = 0,
+    faults: Sequence[Fault] = (),
     watch: Callable[[Simulation], None] | None = None,
 ) -> list[float]:
     """When each message arrives, in the order of `sends`."""
@@ -68,7 +70,7 @@ def arrivals(
                     group.create_task(send(index, when, receiver, size))
             group.create_task(receive(sum(receiver == world.name for _, _, receiver, _ in sends)))
 
-    simulation = Simulation(net, seed=seed, physics=physics)
+    simulation = Simulation(net, seed=seed, physics=physics, faults=faults)
     if watch:
         watch(simulation)
     simulation.run(program)

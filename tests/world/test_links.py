@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from atoll.network import Network, parse_network
 from atoll.world import IDEAL, Lane, Physics, Simulation
+from atoll.world.faults import Fault
 from atoll.world.physics import INITIAL_WINDOW_BYTES, loss_limit
 from atoll.world.simworld import SimWorld
 from tests.world.networks import PAIR, STAR, Send, arrivals, network, run, sized
@@ -263,9 +264,13 @@ class TestRoutes:
         assert arrivals(net, [(1, "0", "1", 100)]) == [near(10 + 0.02 + 0.01)]
 
 
+def cut_between(one: str, other: str, at: float, until: float) -> Fault:
+    return Fault("cut", at, until, pairs=frozenset({(one, other), (other, one)}))
+
+
 @st.composite
-def traffic(draw: st.DrawFn) -> tuple[Network, list[Send]]:
-    """A random network (stars joined by a link, direct links, access limits, outages) and random messages."""
+def traffic(draw: st.DrawFn) -> tuple[Network, list[Send], list[Fault]]:
+    """A random network (stars joined by a link, direct links, access limits, outages), messages, and cuts."""
     count = draw(st.integers(2, 6))
     rate = st.sampled_from([1, 2, 3, 8, 10, 50])
     lines = ['hubs = ["hub"]']
@@ -291,7 +296,10 @@ def traffic(draw: st.DrawFn) -> tuple[Network, list[Send]]:
             max_size=12,
         )
     )
-    return network("\n".join(lines)), sends
+    pairs = st.tuples(nodes, nodes).filter(lambda pair: pair[0] != pair[1])
+    cuts = draw(st.lists(st.tuples(pairs, st.floats(0, 4), st.floats(0.1, 2)), max_size=3))
+    faults = [cut_between(*pair, start, start + length) for pair, start, length in cuts]
+    return network("\n".join(lines)), sends, faults
 
 
 class Auditor:
@@ -328,11 +336,11 @@ class Auditor:
 
 @given(traffic(), st.sampled_from([IDEAL, Physics()]), st.integers(0, 3))
 @settings(max_examples=150, deadline=None)
-def test_random_traffic(case: tuple[Network, list[Send]], physics: Physics, seed: int) -> None:
+def test_random_traffic(case: tuple[Network, list[Send], list[Fault]], physics: Physics, seed: int) -> None:
     """Whatever happens: no pipe over its rate, all at a bottleneck, each message arrives once and none too early."""
-    net, sends = case
+    net, sends, faults = case
     auditor = Auditor()
-    times = arrivals(net, sends, physics=physics, seed=seed, watch=auditor)
+    times = arrivals(net, sends, physics=physics, seed=seed, faults=faults, watch=auditor)
     assert len(times) == len(sends)
     simulation = auditor.simulation
     assert simulation is not None
@@ -345,7 +353,7 @@ def test_random_traffic(case: tuple[Network, list[Send]], physics: Physics, seed
     wire = sum(simulation.physics.wire_bytes(size) for *_, size in sends)
     sent = simulation.links.carried_bytes
     assert sent >= wire - 1e-3
-    if not any(link.fails for link in net.links):
+    if not faults and not any(link.fails for link in net.links):
         assert sent == pytest.approx(wire, rel=1e-9)
 
 
@@ -386,6 +394,13 @@ class TestRegressions:
     def test_a_link_that_is_down_from_the_start(self) -> None:
         cut = network('[[node]]\ncount = 2\n[[link]]\namong = "*"\nlatency_ms = 10\noutages = [[0, 20]]')
         assert arrivals(cut, [(0, "0", "1", 100)]) == [near(20.03)]
+
+    def test_a_cut_of_a_connection_that_already_waits_for_its_link(self) -> None:
+        """Its link is down and nothing is in the air when a fault blocks the pair as well."""
+        down = network('[[node]]\ncount = 2\n[[link]]\namong = "*"\nlatency_ms = 10\noutages = [[0, 20]]')
+        for until in (5, 20, 30):
+            [arrived] = arrivals(down, [(1, "0", "1", 100)], faults=[cut_between("0", "1", 2, until)])
+            assert arrived == near(max(20, until) + 0.03)
 
     def test_a_hole_in_the_rate_does_not_open_the_window(self, tmp_path: Path) -> None:
         physics = Physics(headers=False, jitter=False, loss=False)

@@ -32,6 +32,12 @@ TIME_WEIGHT, GAIN_WEIGHT = 0.8, 0.2
 PROBE_S = 5.0
 HYSTERESIS = 0.9
 """Another collective must take less than this much of the time."""
+LEAST_BYTES = 2000
+"""What must have left a member before it says how fast its uplink is; where rounds are small, over several of them."""
+LEAST_S = 1e-9
+"""Stands for a latency of nothing: 0 means that nobody has measured it."""
+LEAST_BYTE_S = 1e-13
+"""Stands for an uplink on which bytes take no time, for the same reason."""
 MOVED = 0.1
 """Gains or links that moved by more than this are a reason to think again."""
 _PING = struct.Struct("<Q")
@@ -90,6 +96,8 @@ class Flexible(Reduction):
         self._latency: dict[str, float] = {}
         self._asked: dict[str, float] = {}
         self._up_s: float | None = None
+        self._log = SendLog()
+        """What has left since the uplink was last measured."""
         self._compute_s = 0.0
         self._done_s = 0.0
 
@@ -106,6 +114,7 @@ class Flexible(Reduction):
         self._orders = {}
         self._gains = np.ones(len(RATIOS), dtype=np.float32)
         self._last = 0.0, 0.0
+        self._log = SendLog()
 
     async def _probe(self, world: World, others: list[str], spawn: Spawn) -> None:
         number = 0
@@ -130,7 +139,7 @@ class Flexible(Reduction):
                 continue  # it was asked by what this node was before it began anew
             seconds = (world.now - asked) / 2
             if known is None or seconds < 5 * known + 1:  # else the link was away meanwhile
-                self._latency[message.sender] = seconds
+                self._latency[message.sender] = max(seconds, LEAST_S)
 
     def _report(self, members: tuple[str, ...], values: Vector, computed_s: float) -> Vector:
         """Own latencies and uplink, the squares that each ratio keeps of the own update, what making it took, and what
@@ -145,11 +154,16 @@ class Flexible(Reduction):
         numbers = [*latency, self._up_s or 0.0, *keeps, squares.sum(dtype=np.float64), computed_s, *self._last]
         return np.array(numbers, dtype=np.float32)
 
-    def _observe(self, log: SendLog) -> None:
-        """Seconds a byte of the own uplink, from what left and how long that took."""
-        seen = log.seconds_a_byte(least_bytes=2000)
+    def _observe(self) -> None:
+        """Seconds a byte of the own uplink, from what left and how long that took.
+
+        A round of a small model is too short to tell; then it is what several rounds took together.
+        """
+        seen = self._log.seconds_a_byte(LEAST_BYTES)
         if seen is not None:
+            seen = max(seen, LEAST_BYTE_S)
             self._up_s = seen if self._up_s is None else 0.3 * self._up_s + 0.7 * seen
+            self._log = SendLog()
 
     # What all members decide alike ---
 
@@ -239,14 +253,13 @@ class Flexible(Reduction):
                     why=why,
                 )
             )
-        log = SendLog()
         way: Reduction = Coded(TopK(plan.ratio)) if plan.via == "own" else AgreedTopK(plan.ratio, self._lead)
-        logged = dataclasses.replace(meeting, log=log)
+        logged = dataclasses.replace(meeting, log=self._log)
         if plan.via in self._orders:
             ordered = tuple(meeting.members[rank] for rank in self._orders[plan.via])
             logged = dataclasses.replace(logged, members=ordered)
         result = await way(logged, values, full_tail, "gather" if plan.via == "own" else plan.via)
-        self._observe(log)
+        self._observe()
         self._last = self._kept(plan, values, result.unsent)
         self._done_s = meeting.world.now
         self._learn(result.tail[len(tail) :], members)

@@ -6,6 +6,8 @@ always added exactly.
 """
 
 import abc
+import contextlib
+import itertools
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,6 +21,9 @@ from atoll.codec.sparse import kept
 from atoll.errors import StrategyError
 from atoll.exchange import COLLECTIVES, Body, Round, Spawn, Vector, broadcast
 from atoll.world.base import World
+
+SEEN = ("direct", "gather", "star")
+"""Collectives in which who adds up sees what each member brings."""
 
 __all__ = ["AgreedTopK", "Coded", "Plain", "Reduced", "Reduction", "fitting"]
 
@@ -75,12 +80,18 @@ class Reduction(abc.ABC):
 
 @dataclass(frozen=True, slots=True)
 class Plain(Reduction):
-    """Every value as it is, by any collective."""
+    """Every value as it is, by any collective.
+
+    Where whoever adds up sees each member's values (`direct`, `gather`, `star`), it looks at them first; where sums
+    travel on (`ring`, `tree`, `hd`), only their result can be looked at.
+    """
 
     exact = True
-    vias = tuple(COLLECTIVES)
+    vias = tuple(dict.fromkeys(("direct", *COLLECTIVES)))
 
     async def __call__(self, meeting: Round, values: Vector, tail: Vector, via: str) -> Reduced:
+        if via in SEEN:
+            return await Coded(Dense()).seen(meeting, values, tail, via)
         total = await COLLECTIVES[via](meeting, np.concatenate([values, tail]))
         return Reduced(total[: len(values)], total[len(values) :])
 
@@ -115,11 +126,14 @@ class Coded(Reduction):
         return ("gather",) if self.codec.sparse else ("direct", "star", "gather")
 
     async def __call__(self, meeting: Round, values: Vector, tail: Vector, via: str) -> Reduced:
-        if self.codec.summable and not self.by_senders:
+        if self.codec.summable and not self.by_senders and via not in SEEN:
             return await self._summed(meeting, values, tail, via)
-        if via == "gather":
-            return await self._gathered(meeting, values, tail)
-        return await (self._star if via == "star" else self._direct)(meeting, values, tail)
+        return await self.seen(meeting, values, tail, via)
+
+    async def seen(self, meeting: Round, values: Vector, tail: Vector, via: str) -> Reduced:
+        """By a collective in which who adds up sees what each member brings."""
+        ways = {"direct": self._direct, "gather": self._gathered, "star": self._star}
+        return await ways[via](meeting, values, tail)
 
     def _encode(self, values: Vector, meeting: Round) -> bytes:
         return self.codec.encode(torch.tensor(values), meeting.key).numpy().tobytes()
@@ -128,81 +142,101 @@ class Coded(Reduction):
         decoded: Vector = self.codec.decode(_bytes(encoded), count, meeting.key).numpy()
         return decoded
 
+    def _read(self, body: Body, count: int, tail: Vector, meeting: Round) -> tuple[Vector, Vector]:
+        """A member's values and trailer; not finite where they cannot be read."""
+        size = self.codec.size(count)
+        if len(body) == size + tail.nbytes:
+            with contextlib.suppress(RuntimeError, IndexError, ValueError):
+                return self._decode(body[:size], count, meeting), np.frombuffer(body[size:], dtype=np.float32)
+        return np.full(count, np.nan, dtype=np.float32), np.zeros_like(tail)
+
+    def _left(self, values: Vector, sent: Vector) -> Vector | None:
+        """What of a member's values was not sent."""
+        return None if self.exact else values - sent
+
     async def _summed(self, meeting: Round, values: Vector, tail: Vector, via: str) -> Reduced:
         own = self.codec.encode(torch.tensor(values), meeting.key)
         numbers = from_bytes(own, torch.float32, 0, len(own) // 4).numpy()
         total = await COLLECTIVES[via](meeting, np.concatenate([numbers, tail]))
         decoded = self._decode(total[: len(numbers)].tobytes(), len(values), meeting)
         sent = self._decode(numbers.tobytes(), len(values), meeting)
-        return Reduced(decoded, total[len(numbers) :], values - sent)
+        return Reduced(decoded, total[len(numbers) :], self._left(values, sent))
 
     async def _gathered(self, meeting: Round, values: Vector, tail: Vector) -> Reduced:
-        size, count = self.codec.size(len(values)), len(values)
-        body = self._encode(values, meeting)
-        bodies = await meeting.gather(body + tail.tobytes())
-        vectors = [self._decode(each[:size], count, meeting) for each in bodies]
-        tails = [np.frombuffer(each[size:], dtype=np.float32) for each in bodies]
-        total_tail = _add(tails)
+        bodies = await meeting.gather(self._encode(values, meeting) + tail.tobytes())
+        read = [self._read(body, len(values), tail, meeting) for body in bodies]
+        vectors, tails = [vector for vector, _ in read], [each for _, each in read]
+        unsent = self._left(values, vectors[meeting.rank])
         if not self.by_senders:
-            return Reduced(_add(vectors), total_tail, values - vectors[meeting.rank])
+            return Reduced(*meeting.judge.add_up(meeting.members, vectors, tails), unsent)
+        tails, _ = meeting.judge.trailers(meeting.members, tails)
+        scales = meeting.judge.scales(meeting.members, vectors, tails)
+        vectors = [each if scale else np.zeros_like(each) for each, scale in zip(vectors, scales, strict=True)]
         norms = [float(np.linalg.norm(each)) for each in vectors]
         middle = float(np.median(norms))
         clipped = [
             each * np.float32(min(1.0, middle / max(norm, 1e-30))) for each, norm in zip(vectors, norms, strict=True)
         ]
         senders = np.sum([each != 0 for each in vectors], axis=0).clip(1).astype(np.float32)
+        total_tail = _add(tails)
         # The round divides by the sum of weights, the first number of the tail.
-        total = _add(clipped) / senders * total_tail[0]
-        return Reduced(total, total_tail, values - vectors[meeting.rank])
+        return Reduced(_add(clipped) / senders * total_tail[0], total_tail, unsent)
 
     async def _star(self, meeting: Round, values: Vector, tail: Vector) -> Reduced:
-        size, count = self.codec.size(len(values)), len(values)
         own = self._encode(values, meeting)
-        unsent = values - self._decode(own, count, meeting)
+        unsent = self._left(values, self._decode(own, len(values), meeting))
         async with meeting.sending() as send:
             if meeting.rank > 0:
                 send.raw(0, "up", own + tail.tobytes())
                 body = await meeting.receive_raw(0, "down")
             else:
                 others = [await meeting.receive_raw(rank, "up") for rank in range(1, meeting.size)]
-                vectors = [values, *(self._decode(each[:size], count, meeting) for each in others)]
-                tails = [tail, *(np.frombuffer(each[size:], dtype=np.float32) for each in others)]
-                total = _add(vectors)
+                read = [(values, tail), *(self._read(each, len(values), tail, meeting) for each in others)]
+                total, summed = meeting.judge.add_up(
+                    meeting.members, [each for each, _ in read], [each for _, each in read]
+                )
                 encoded = self._encode(total, meeting)
-                unsent = total - self._decode(encoded, count, meeting)
-                body = encoded + _add(tails).tobytes()
+                unsent = self._left(total, self._decode(encoded, len(values), meeting))
+                body = encoded + summed.tobytes()
                 for rank in range(1, meeting.size):
                     send.raw(rank, "down", body)
-        return Reduced(self._decode(body[:size], count, meeting), np.frombuffer(body[size:], dtype=np.float32), unsent)
+        return Reduced(*self._read(body, len(values), tail, meeting), unsent)
 
     async def _direct(self, meeting: Round, values: Vector, tail: Vector) -> Reduced:
-        rank, shares = meeting.rank, np.array_split(values, meeting.size)
-        unsent = [np.zeros_like(share) for share in shares]
+        rank, members = meeting.rank, meeting.members
+        ends = np.cumsum([0, *(len(share) for share in np.array_split(values, meeting.size))]).tolist()
+        spans = [slice(start, stop) for start, stop in itertools.pairwise(ends)]
+        unsent = None if self.exact else np.zeros_like(values)
         others = [(rank + step) % meeting.size for step in range(1, meeting.size)]
+        own, count = spans[rank], spans[rank].stop - spans[rank].start
+        result = np.empty_like(values)
         async with meeting.sending() as send:
             for other in others:
-                encoded = self._encode(shares[other], meeting)
-                unsent[other] = shares[other] - self._decode(encoded, len(shares[other]), meeting)
+                share = values[spans[other]]
+                encoded = self._encode(share, meeting)
+                if unsent is not None:
+                    unsent[spans[other]] = share - self._decode(encoded, len(share), meeting)
                 send.raw(other, "part", encoded + tail.tobytes())
-            size = self.codec.size(len(shares[rank]))
-            received = {other: await meeting.receive_raw(other, "part") for other in others}
-            parts = {other: self._decode(body[:size], len(shares[rank]), meeting) for other, body in received.items()}
-            tails = {other: np.frombuffer(body[size:], dtype=np.float32) for other, body in received.items()}
-            parts[rank], tails[rank] = shares[rank], tail
-            total = _add([parts[other] for other in range(meeting.size)])
+            read = {
+                other: self._read(await meeting.receive_raw(other, "part"), count, tail, meeting) for other in others
+            }
+            read[rank] = values[own], tail
+            parts, tails = (
+                [read[other][0] for other in range(meeting.size)],
+                [read[other][1] for other in range(meeting.size)],
+            )
+            usual = meeting.judge.usual(values, float(tail[0]), meeting.size)
+            total, summed = meeting.judge.add_up(members, parts, tails, own, usual=usual)
             encoded = self._encode(total, meeting)
-            sums = {rank: self._decode(encoded, len(total), meeting)}
-            unsent[rank] = total - sums[rank]
+            result[own] = self._decode(encoded, count, meeting)
+            if unsent is not None:
+                unsent[own] = total - result[own]
             for other in others:
                 send.raw(other, "sum", encoded)
             for other in others:
-                body = await meeting.receive_raw(other, "sum")
-                sums[other] = self._decode(body, len(shares[other]), meeting)
-        return Reduced(
-            np.concatenate([sums[other] for other in range(meeting.size)]),
-            _add([tails[other] for other in range(meeting.size)]),
-            np.concatenate(unsent),
-        )
+                size = spans[other].stop - spans[other].start
+                result[spans[other]] = self._decode(await meeting.receive_raw(other, "sum"), size, meeting)
+        return Reduced(result, summed, unsent)
 
 
 @dataclass(frozen=True, slots=True)

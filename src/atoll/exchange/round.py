@@ -7,17 +7,17 @@ channels and bytes.  Rounds have names, never step counts, so nodes that are ahe
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
+from atoll.exchange.judge import Judge
+from atoll.exchange.vectors import Vector
 from atoll.world.base import Lane, Spawn, World, frame_bytes
 
 __all__ = ["Body", "Round", "SendLog", "Spawn", "Vector"]
 
-Vector: TypeAlias = NDArray[np.float32]
 Body: TypeAlias = bytes | memoryview
 
 
@@ -33,7 +33,7 @@ class SendLog:
     def seconds_a_byte(self, least_bytes: int) -> float | None:
         """What a byte took in the quickest stretch of time in which something was on its way out all the while, and
         at least so many bytes: in the others something else was waited for too.  Where no stretch has so many, what
-        one took in all of them together.
+        one took in all of them together.  `None` where all together have not so many; 0 where bytes take no time.
         """
         stretches: list[tuple[float, float, int]] = []
         for began, ended, size in sorted(self._spans):
@@ -45,7 +45,8 @@ class SendLog:
         spans = [(ended - began, size) for began, ended, size in stretches]
         together = sum(seconds for seconds, _ in spans), sum(size for _, size in spans)
         enough = [span for span in spans if span[1] >= least_bytes] or [together]
-        return min((seconds / size for seconds, size in enough if size >= least_bytes and seconds > 0), default=None)
+        found = [seconds / size for seconds, size in enough if size >= least_bytes]
+        return min([each for each in found if each > 0] or found, default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,8 @@ class Round:
     key: int = 0
     """A number that all members have in common, for what they draw alike."""
     log: SendLog | None = None
+    judge: Judge = field(default_factory=Judge)
+    """Looks at what members bring."""
 
     def named(self, name: str) -> "Round":
         """The same meeting for another collective."""

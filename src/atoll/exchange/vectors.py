@@ -2,12 +2,14 @@
 
 import math
 import zlib
+from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-from atoll.exchange.round import Vector
+__all__ = ["Vector", "all_finite", "digest", "length"]
 
-__all__ = ["all_finite", "digest"]
+Vector: TypeAlias = NDArray[np.float32]
 
 
 def all_finite(values: Vector) -> bool:
@@ -17,6 +19,15 @@ def all_finite(values: Vector) -> bool:
     with np.errstate(over="ignore", invalid="ignore"):
         squares = float(np.dot(values, values))
     return math.isfinite(squares) or bool(np.isfinite(values).all())
+
+
+def length(values: Vector) -> float:
+    """Of a vector, whatever its values are; infinite if they are too large, or not finite."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        squares = float(np.dot(values, values))
+        if not math.isfinite(squares):
+            squares = float(np.sum(np.square(values, dtype=np.float64)))
+    return math.sqrt(squares) if math.isfinite(squares) else math.inf
 
 
 def digest(values: Vector | None) -> str:

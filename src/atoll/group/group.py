@@ -1,20 +1,30 @@
 """Membership without a coordinator: nodes that reach each other agree on a view of who exchanges with whom.
 
-Of the nodes that a node can reach, the first in the run's order leads.  When somebody in the view has been out of reach
-for longer than the grace, or somebody outside it is in reach, the leader proposes a view; who has promised nothing
-higher accepts, stops exchanging, and says where it stands; with all answers, or those that came in time, the leader
-installs it.  Any node may vanish at any moment: who hears no more goes on in its old view, whoever then comes first
-leads, and a proposal with a higher number takes over.  Nodes on both sides of a partition have a leader each, and views
-of their own, until they reach each other again.
+Of the nodes that are here, the first in the run's order leads.  When somebody in the view has been out of reach for
+longer than the grace, or somebody outside it is here, the leader proposes a view; who has promised nothing higher
+accepts, stops exchanging, and says where it stands; with all answers, or those that came in time, the leader installs
+it.  Any node may vanish at any moment: who hears no more goes on in its old view, whoever then comes first leads, and a
+proposal with a higher number takes over.  Nodes on both sides of a partition have a leader each, and views of their
+own, until they reach each other again.
+
+A node outside the view is here when it says so (`here`): one that can be reached but is still preparing holds up
+nobody.  A member whose training stands still says `away`; the others go on without it, and take it back when it moves.
 
 The leader tells the members every now and then which view it is in, and what its last exchanges came to.  Who is in
 another one, or holds something else, says so, and there is a new proposal: what somebody missed is made good.
+
+What others say is typed and bounded before anything changes: a malformed message is refused and changes nothing.
 """
 
 import asyncio
+import contextlib
 import json
-from collections.abc import Iterable
+import logging
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from statistics import median
 from typing import Any, Protocol
 
 from atoll.trace import ViewChanged
@@ -22,6 +32,8 @@ from atoll.world.base import Lane, Message, Spawn, World
 from atoll.world.hearing import hear
 
 __all__ = ["GRACE_S", "Group", "Guest", "Summary", "View"]
+
+log = logging.getLogger("atoll")
 
 CHANNEL = "group"
 TICK_S = 0.5
@@ -33,14 +45,26 @@ LONGEST_ANSWER_S = 30.0
 HOLD = 2.0
 """How many times as long a promise keeps a node from exchanging, at most."""
 REMEMBERED = 16
-"""How many of its proposals a leader knows the time of."""
+"""How many of its proposals a leader knows the time of, and how many answers' times."""
+HELLO_S = 1.0
+"""How long a node that has just come into reach may take to say that it is here."""
 TRIES = 3
 """How often a leader that others are ahead of proposes at once, with ever higher numbers."""
 HEARTBEAT_TICKS = 4
+STUCK_S = 10.0
+"""How long training may stand still, unless its steps take long, before a node says that it is away."""
+STUCK_STEPS = 10.0
+FIRST_STEP_S = 120.0
+"""How long the first step may take."""
+LONGEST_SILENCE_S = 60.0
+"""How long a node that does not answer proposals is left alone, at most."""
+NUMBERS_AHEAD = 1_000_000
+"""A view's number is not further ahead of those that a node knows."""
+LONGEST_NAME = 200
+LONGEST_SUMMARY = 2_000
 
 Summary = list[list[Any]]
-"""Where a node stands: what it has agreed on with others, in words that JSON has.  Who shares nothing has nothing in
-common.
+"""Where a node stands: what it has agreed on with others, in words that JSON has: pairs of a text and a text or number.
 """
 
 
@@ -72,7 +96,16 @@ class Guest(Protocol):
         """Another member's results; `False` if the same exchange came to something else here."""
 
     def summary(self) -> Summary:
-        """Where this node stands.  It does not change while the group is held."""
+        """Where this node stands."""
+
+    def stands(self, summary: Summary) -> bool:
+        """Whether this is still where this node stands.  It is, while the group is held."""
+
+    def check(self, summary: Summary) -> None:
+        """Raises a `ValueError` if another node's summary makes no sense."""
+
+    def are_together(self, summaries: Iterable[Summary]) -> bool:
+        """Whether nodes that stand there have something in common."""
 
     def installed(self, view: View, summaries: dict[str, Summary]) -> None:
         """A view holds from now on.
@@ -81,6 +114,37 @@ class Guest(Protocol):
             view: with this node in it.
             summaries: where every member stood when it accepted; the same for all.
         """
+
+
+class _Pace:
+    """Whether a node's training moves, by how often it has moved before.
+
+    Args:
+        progress: counts something that grows while training goes on.
+        now: the time.
+    """
+
+    def __init__(self, progress: Callable[[], int], now: float) -> None:
+        self._progress = progress
+        self._count = progress()
+        self._moved_s = now
+        self._gaps: deque[float] = deque(maxlen=REMEMBERED)
+        self.waits = 0
+        """How many exchanges are waited for: training stands still on purpose then."""
+
+    @property
+    def has_begun(self) -> bool:
+        return self._count > 0
+
+    def is_stuck(self, now: float) -> bool:
+        count = self._progress()
+        if self.waits:
+            self._moved_s = now
+        elif count != self._count:
+            self._gaps.append(now - self._moved_s)
+            self._count, self._moved_s = count, now
+        longest = max(STUCK_S, STUCK_STEPS * median(self._gaps)) if self._gaps else FIRST_STEP_S
+        return now - self._moved_s > longest
 
 
 class Group:
@@ -102,19 +166,38 @@ class Group:
         self._label = world.name if not world.is_late else f"{world.name} at {world.now:g}"
         self.view = View(0, everybody[0], everybody) if not world.is_late else View(0, self._label, (world.name,))
         self._promised = 0, everybody[0]
+        self._accepted: Summary = []
         self._held_until_s = 0.0
-        self._answer_s = ANSWER_S
+        self._took_s: deque[float] = deque(maxlen=REMEMBERED)
+        """How long answers took."""
         self._proposed_s: dict[tuple[int, str], float] = {}
         self._gone_s: dict[str, float] = {}
+        self._reached_s: dict[str, float] = {}
+        """Since when others can be reached."""
+        self._said_here: dict[str, bool] = {}
+        """Who has said that it is here, or away; a member of the view is here unless it says otherwise."""
+        self._silent: dict[str, tuple[int, float]] = {}
+        """How often in a row somebody did not answer a proposal, and until when it is left alone."""
         self._strays: set[str] = set()
         self._answers: dict[str, tuple[str, Summary]] | None = None
         self._answered = asyncio.Event()
         self._highest = 0, ""
         self._guest: Guest | None = None
+        self._pace: _Pace | None = None
+        self._is_stuck = False
         self._spawn: Spawn | None = None
 
-    def start(self, spawn: Spawn, guest: Guest) -> None:
+    def start(self, spawn: Spawn, guest: Guest, progress: Callable[[], int] | None = None) -> None:
+        """Begins to take part.
+
+        Args:
+            spawn: runs what runs in the background.
+            guest: who exchanges.
+            progress: counts something that grows while training goes on; a node that stands still is left out.  A node
+                that begins late is taken in after its first step.
+        """
         self._spawn, self._guest = spawn, guest
+        self._pace = _Pace(progress, self._world.now) if progress else None
         if self._others:
             spawn(hear(self._world, CHANNEL, lambda message: self._hear(message, **json.loads(message.head))))
             spawn(self._watch())
@@ -124,6 +207,27 @@ class Group:
         """Whether this node has promised to stand still until a view is installed."""
         return self._world.now < self._held_until_s
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether there is nobody to exchange with."""
+        return len(self.view.members) == 1
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Training waits for an exchange meanwhile, and is not stuck."""
+        if self._pace:
+            self._pace.waits += 1
+        try:
+            yield
+        finally:
+            if self._pace:
+                self._pace.waits -= 1
+
+    def object(self) -> None:
+        """This node cannot go on in its view: it asks for another one."""
+        self._strays.add(self._world.name)
+        self._tell(self.view.members, kind="stray", number=self.view.number, leader=self.view.leader)
+
     # Looking around ---
 
     async def _watch(self) -> None:
@@ -132,6 +236,9 @@ class Group:
             await self._world.sleep(TICK_S)
             ticks += 1
             present = self._look()
+            if not self._is_here():
+                continue
+            self._tell(self._reached(lambda name: name not in self.view.members), **self._here())
             if present is None or present[0] != self._world.name:
                 continue
             if set(present) != set(self.view.members) or self._strays:
@@ -140,6 +247,29 @@ class Group:
                         break
             elif ticks % HEARTBEAT_TICKS == 0:
                 self._tell_view()
+
+    def _is_here(self) -> bool:
+        """Whether this node trains; if it no longer does, or does again, the others are told."""
+        if self._pace is None:
+            return True
+        was_stuck, self._is_stuck = self._is_stuck, self._pace.is_stuck(self._world.now)
+        if self._is_stuck:
+            if not was_stuck:
+                log.warning("%s: training stands still; the others go on without it until it moves", self._world.name)
+            self._tell(self._reached(), **self._away())
+        elif was_stuck:
+            log.warning("%s: training goes on", self._world.name)
+            self._tell(self._reached(), **self._here())
+        return not self._is_stuck and (self._pace.has_begun or not self._world.is_late)
+
+    def _reached(self, wanted: Callable[[str], bool] = lambda _: True) -> list[str]:
+        return [name for name in self._others if name not in self._gone_s and wanted(name)]
+
+    def _here(self, *, asks: bool = True) -> dict[str, Any]:
+        return {"kind": "here", "number": self.view.number, "leader": self.view.leader, "asks": asks}
+
+    def _away(self) -> dict[str, Any]:
+        return {**self._here(), "kind": "away"}
 
     def _tell_view(self) -> None:
         assert self._guest is not None
@@ -152,14 +282,31 @@ class Group:
         for name in self._others:
             if self._world.peer(name).reachable:
                 self._gone_s.pop(name, None)
+                self._reached_s.setdefault(name, now)
             else:
                 self._gone_s.setdefault(name, now)
+                self._reached_s.pop(name, None)
+                self._said_here.pop(name, None)
+        unknown = self._reached(lambda name: name not in self.view.members and name not in self._said_here)
+        if any(now - self._reached_s[name] < HELLO_S for name in unknown):
+            return None
         away = [name for name in self._gone_s if name in self.view.members]
         if any(now - self._gone_s[name] < self.grace_s for name in away):
             return None
-        return [name for name in self._everybody if name not in self._gone_s]
+        return [name for name in self._everybody if name == self._world.name or self._counts(name, now)]
+
+    def _counts(self, name: str, now: float) -> bool:
+        """Whether another node is here."""
+        if name in self._gone_s or not self._said_here.get(name, name in self.view.members):
+            return False
+        return now >= self._silent.get(name, (0, 0.0))[1]
 
     # Agreeing ---
+
+    @property
+    def _answer_s(self) -> float:
+        """How long a proposal waits: twice as long as the slowest of the last answers took."""
+        return min(max(ANSWER_S, 2 * max(self._took_s, default=0.0)), LONGEST_ANSWER_S)
 
     async def _propose(self, present: list[str]) -> bool:
         """Proposes a view of those who are here; `False` if others have promised a higher number."""
@@ -169,13 +316,14 @@ class Group:
         self._proposed_s[mine] = self._world.now
         for old in list(self._proposed_s)[:-REMEMBERED]:
             del self._proposed_s[old]
-        self._promise(mine, HOLD * self._answer_s)
+        answer_s = self._answer_s
+        self._promise(mine, HOLD * answer_s)
         self._strays.clear()
-        self._answers = {self._world.name: (self.view.name, self._guest.summary())}
-        self._tell(present, kind="propose", number=number, leader=self._label, hold_s=HOLD * self._answer_s)
+        self._answers = {self._world.name: (self.view.name, self._accepted)}
+        self._tell(present, kind="propose", number=number, leader=self._label, hold_s=HOLD * answer_s)
         try:
-            async with asyncio.timeout(self._answer_s):
-                while len(self._answers) < len(present) and self._highest <= mine and not self._strays:
+            async with asyncio.timeout(answer_s):
+                while self._is_open(present, mine):
                     self._answered.clear()
                     await self._answered.wait()
         except TimeoutError:
@@ -186,29 +334,44 @@ class Group:
         if self._highest > mine or self._strays:
             self._strays.add(self._world.name)  # others have promised more: once again, with a higher number
             return False
+        self._leave_alone([name for name in present if name not in answers])
         members = tuple(name for name in self._everybody if name in answers)
-        if members == self.view.members and self._is_one(answers.values()):
+        summaries = {name: summary for name, (_, summary) in answers.items()}
+        views = {view for view, _ in answers.values()}
+        if members == self.view.members and views == {self.view.name} and self._guest.are_together(summaries.values()):
             self._tell(members, kind="keep", number=number, leader=self._label)
             self._held_until_s = 0.0
             return True
-        summaries = {name: summary for name, (_, summary) in answers.items()}
         view = View(number, self._label, members)
         self._tell(members, kind="install", number=number, leader=view.leader, members=members, summaries=summaries)
         self._install(view, summaries)
         return True
 
-    def _is_one(self, answers: Iterable[tuple[str, Summary]]) -> bool:
-        """Whether all who answered are in this view, and have something in common."""
-        views, summaries = zip(*answers, strict=True)
-        shared = set.intersection(*(set(map(tuple, summary)) for summary in summaries))
-        return set(views) == {self.view.name} and bool(shared)
+    def _is_open(self, present: list[str], mine: tuple[int, str]) -> bool:
+        """Whether a proposal is still waiting for answers."""
+        assert self._answers is not None
+        waited_for = [name for name in present if name not in self._answers and self._said_here.get(name, True)]
+        return bool(waited_for) and self._highest <= mine and not self._strays
+
+    def _leave_alone(self, names: list[str]) -> None:
+        """Who does not answer is not waited for again at once: everybody stands still meanwhile."""
+        for name in names:
+            times = self._silent.get(name, (0, 0.0))[0] + 1
+            until = self._world.now + min(2.0**times, LONGEST_SILENCE_S)
+            self._silent[name] = times, until
+            log.info("%s: no answer from %s", self._world.name, name)
 
     def _promise(self, to: tuple[int, str], hold_s: float) -> None:
+        assert self._guest is not None
         self._promised = to
+        self._accepted = self._guest.summary()
         self._held_until_s = self._world.now + hold_s
 
     def _install(self, view: View, summaries: dict[str, Summary]) -> None:
         assert self._guest is not None
+        for name in self.view.members:
+            if name not in view.members:
+                self._said_here.pop(name, None)  # it says so when it is here again
         self.view = view
         self._held_until_s = 0.0
         world = self._world
@@ -218,47 +381,86 @@ class Group:
     # What others say ---
 
     def _hear(self, message: Message, kind: str, number: int, leader: str, **more: Any) -> None:
-        assert self._guest is not None
-        if type(number) is not int or not isinstance(leader, str):
-            raise ValueError(f"a view is not called {number!r}, {leader!r}")
+        known = max(self._promised[0], self.view.number, self._highest[0])
+        if type(number) is not int or not 0 <= number <= known + NUMBERS_AHEAD:
+            raise ValueError(f"{number!r:.30} is not a view's number")
+        if not isinstance(leader, str) or len(leader) > LONGEST_NAME:
+            raise ValueError(f"{leader!r:.30} is not a view's leader")
         sender, name = message.sender, (number, leader)
-        self._highest = max(self._highest, name)
+        if sender not in self._others:
+            raise ValueError(f"{sender} is not a node of this run")
         if kind == "propose":
-            if name > self._promised and number > self.view.number:
-                self._promise(name, min(float(more["hold_s"]), HOLD * LONGEST_ANSWER_S))
-                self._answer(sender, "accept", name, view=self.view.name, summary=self._guest.summary())
-            else:
-                self._answer(sender, "stray", max(self._promised, (self.view.number, self.view.leader)))
+            self._hear_proposal(sender, name, float(more["hold_s"]))
         elif kind == "accept":
-            self._learn_how_long_answers_take(name)
-            if self._answers is not None and self._promised == name:
-                self._answers[sender] = str(more["view"]), _checked(more["summary"])
-                self._answered.set()
+            self._hear_accept(sender, name, str(more["view"])[:LONGEST_NAME], self._checked(more["summary"]))
         elif kind == "install":
-            members = tuple(more["members"])
-            summaries = {member: _checked(more["summaries"][member]) for member in members}
-            if not set(members) <= set(self._everybody):
-                raise ValueError(f"a view of {members}")
-            if self._promised == name and summaries[self._world.name] == self._guest.summary():
-                self._install(View(number, leader, members), summaries)
-            else:
-                self._answer(sender, "stray", self._promised)
+            self._hear_install(sender, name, more["members"], more["summaries"])
         elif kind == "keep":
             if self._promised == name:
                 self._held_until_s = 0.0
         elif kind == "view":
-            here = name == (self.view.number, self.view.leader)
-            if not here or not self._guest.compared(sender, _checked(more["results"])):
-                self._answer(sender, "stray", self._promised)
+            self._hear_view(sender, name, _pairs(more["results"]))
         elif kind == "stray":
             self._strays.add(sender)
             self._answered.set()
+        elif kind in ("here", "away"):
+            self._hear_presence(sender, name, is_here=kind == "here", asks=more.get("asks") is True)
+            return
+        else:
+            raise ValueError(f"{kind!r:.30} is not a kind of message")
+        self._highest = max(self._highest, name)
 
-    def _learn_how_long_answers_take(self, name: tuple[int, str]) -> None:
-        """One that is late is not lost on the next proposal, which waits for longer."""
+    def _hear_proposal(self, sender: str, name: tuple[int, str], hold_s: float) -> None:
+        if not math.isfinite(hold_s) or hold_s < 0:
+            raise ValueError(f"a promise cannot hold for {hold_s} s")
+        if self._is_stuck:
+            self._tell([sender], **self._away())
+        elif name > self._promised and name[0] > self.view.number:
+            self._promise(name, min(hold_s, HOLD * LONGEST_ANSWER_S))
+            self._answer(sender, "accept", name, view=self.view.name, summary=self._accepted)
+        else:
+            self._answer(sender, "stray", max(self._promised, (self.view.number, self.view.leader)))
+
+    def _hear_accept(self, sender: str, name: tuple[int, str], view: str, summary: Summary) -> None:
         since = self._proposed_s.get(name)
-        if since is not None:
-            self._answer_s = max(self._answer_s, min(2 * (self._world.now - since), LONGEST_ANSWER_S))
+        if since is not None:  # one that is late is not lost on the next proposal, which waits for longer
+            self._took_s.append(self._world.now - since)
+            self._silent.pop(sender, None)
+        if self._answers is not None and self._promised == name:
+            self._answers[sender] = view, summary
+            self._answered.set()
+
+    def _hear_install(self, sender: str, name: tuple[int, str], members: Any, summaries: Any) -> None:
+        assert self._guest is not None
+        if [each for each in self._everybody if each in members] != members or self._world.name not in members:
+            raise ValueError(f"a view of {members!r:.100}")
+        checked = {member: self._checked(summaries[member]) for member in members}
+        as_promised = self._promised == name and checked[self._world.name] == self._accepted
+        if as_promised and self._guest.stands(self._accepted):
+            self._install(View(*name, tuple(members)), checked)
+        else:
+            self._answer(sender, "stray", self._promised)
+
+    def _hear_view(self, sender: str, name: tuple[int, str], results: Summary) -> None:
+        assert self._guest is not None
+        here = name == (self.view.number, self.view.leader)
+        if not here or not self._guest.compared(sender, results):
+            self._answer(sender, "stray", self._promised)
+
+    def _hear_presence(self, sender: str, view: tuple[int, str], *, is_here: bool, asks: bool) -> None:
+        if sender in self.view.members:
+            if asks and is_here and view != (self.view.number, self.view.leader) and not self._is_stuck:
+                self._tell([sender], **self._here(asks=False))  # it has gone on without this node
+            if not is_here and self._said_here.get(sender, True):
+                log.warning("%s: training stands still at %s; going on without it", self._world.name, sender)
+        self._said_here[sender] = is_here
+        self._answered.set()
+
+    def _checked(self, summary: Any) -> Summary:
+        assert self._guest is not None
+        found = _pairs(summary)
+        self._guest.check(found)
+        return found
 
     def _answer(self, to: str, kind: str, name: tuple[int, str], **more: Any) -> None:
         self._tell([to], kind=kind, number=name[0], leader=name[1], **more)
@@ -279,10 +481,12 @@ class Group:
             pass
 
 
-def _checked(summary: Any) -> Summary:
-    """A summary that another node gave: pairs, of texts and numbers."""
+def _pairs(summary: Any) -> Summary:
+    """A summary that another node gave: pairs of a text, and a text or number."""
+    if not isinstance(summary, list) or len(summary) > LONGEST_SUMMARY:
+        raise ValueError("a summary is a short list of pairs")
     for each in summary:
         first, second = each
         if not isinstance(first, str) or not isinstance(second, int | str):
-            raise ValueError(f"{each!r} is not part of a summary")  # noqa: TRY004 - all that is wrong is one error
-    return list(summary)
+            raise ValueError(f"{each!r:.100} is not part of a summary")  # noqa: TRY004 - all that is wrong is one error
+    return summary

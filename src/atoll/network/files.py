@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from atoll.errors import NetworkError, nearest
 from atoll.network.bandwidth import read_bandwidth_trace
-from atoll.network.model import Fading, Gaps, Link, Network, Node, Outage, Phase, UpDown, Walk, Way
+from atoll.network.model import LEAST_STEP_S, Fading, Gaps, Link, Network, Node, Outage, Phase, UpDown, Walk, Way
 
 __all__ = ["load_network", "parse_network", "preset_names"]
 
@@ -117,7 +117,7 @@ def _nodes(entries: list[Mapping[str, Any]], shown: str, count: int | None) -> t
         names = row.strings("names", None)
         number = row.take("count", int, None)
         prefix = row.take("prefix", str, "")
-        step_s = row.number("step_s", None, least=0)
+        step_s = row.number("step_s", None, least=LEAST_STEP_S)
         speed = row.number("speed", None, above=0)
         memory_gb = row.number("memory_gb", None, above=0)
         up_mbps = row.number("up_mbps", math.inf, above=0)

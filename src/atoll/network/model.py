@@ -17,6 +17,8 @@ __all__ = ["Fading", "Gaps", "Link", "Network", "Node", "Outage", "Phase", "UpDo
 
 LEAST_S = 0.001
 """Weather that changes faster than this is no weather."""
+LEAST_STEP_S = 1e-6
+"""A step takes some time: else a simulation would take steps for ever and its clock would not move."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
@@ -42,8 +44,8 @@ class Node:
     def __post_init__(self) -> None:
         _need(bool(_NAME.fullmatch(self.name)), f"a node's name is letters, digits, '_', '.', '-', not {self.name!r}")
         _need(
-            self.step_s >= 0 and math.isfinite(self.step_s),
-            f"step_s of {self.name} must be 0 or more, not {self.step_s}",
+            LEAST_STEP_S <= self.step_s < math.inf,
+            f"step_s of {self.name} must be at least {LEAST_STEP_S:g} s, not {self.step_s}: time would stand still",
         )
         _need(self.memory_bytes is None or self.memory_bytes > 0, f"memory of {self.name} must be more than 0")
         _need(self.up_bps > 0 and self.down_bps > 0, f"up and down rates of {self.name} must be more than 0")

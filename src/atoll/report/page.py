@@ -9,9 +9,10 @@ from pathlib import Path
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from atoll.report.results import Comparison
+from atoll.report.results import Comparison, Row
+from atoll.report.runs import read_run
 from atoll.report.timeline import new_figure, timelines
-from atoll.trace import IslandsFormed, read_trace
+from atoll.trace import Event, IslandsFormed
 
 __all__ = ["write_page"]
 
@@ -47,11 +48,13 @@ def write_page(comparison: Comparison, path: Path) -> None:
     rows = comparison.rows()
     network = comparison.as_json()["network"]
     colours = {row.strategy: COLOURS[n % len(COLOURS)] for n, row in enumerate(rows)}
-    about = f"{first.nodes} nodes, task {html.escape(first.task)}, {html.escape(first.shards)} shards"
+    nodes = f"{first.nodes} node{'s' * (first.nodes != 1)}"
+    about = f"{nodes}, task {html.escape(first.task)}, {html.escape(first.shards)} shards"
     parts = [
         f"<h1>{html.escape(network)}: which way of talking reaches the target first</h1>",
-        f"<p>{about}, target {first.target:g}, {len(rows[0].runs)} seeds.</p>",
+        f"<p>{about}, target {first.target:g}, {_seeds(rows)}.</p>",
         *([f"<p><b>{html.escape(comparison.warning)}</b></p>"] if comparison.warning else []),
+        *(f"<p><b>Failed: {html.escape(failure.told)}</b></p>" for failure in comparison.failures),
         _table(comparison),
         _section("Learning over time", "Mean of the nodes' own models; the band spans the seeds."),
         _svg(_curves(comparison, colours)),
@@ -64,8 +67,9 @@ def write_page(comparison: Comparison, path: Path) -> None:
     for row in rows:
         run = min(row.runs, key=lambda each: each.seed)
         parts.append(f"<h3>{html.escape(row.strategy)}</h3>")
-        parts += _islands(run.path)
-        parts += [_svg(figure) for figure in timelines(run.path, run.ended_s)]
+        events = read_run(run.paths)
+        parts += _islands(events)
+        parts += [_svg(figure) for figure in timelines(events, run.ended_s)]
     body = "\n".join(parts)
     page = (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>Atoll: {html.escape(network)}</title>'
@@ -74,11 +78,16 @@ def write_page(comparison: Comparison, path: Path) -> None:
     path.write_text(page, encoding="utf-8")
 
 
-def _islands(path: Path) -> list[str]:
+def _seeds(rows: list[Row]) -> str:
+    count = max(len(row.runs) + row.failed for row in rows)
+    return f"{count} seed{'s' * (count != 1)}"
+
+
+def _islands(events: list[Event]) -> list[str]:
     """Who held which layers, from when on, where islands held the model."""
     told: list[str] = []
     before: tuple[str, ...] | None = None
-    for event in read_trace(path):
+    for event in events:
         if isinstance(event, IslandsFormed) and event.islands != before:
             before = event.islands
             islands = " · ".join(event.islands) or f"none ({event.why})"

@@ -23,7 +23,7 @@ def network_of(report: dict[str, Any]) -> str:
         nodes = {str(name): dict(known) for name, known in report["nodes"].items()}
         lines = ['about = "measured by `atoll probe`"', ""]
         for name, known in nodes.items():
-            lines += ["[[node]]", f'names = ["{name}"]', f"step_s = {float(known['step_s']) or 0.5:.4g}", ""]
+            lines += ["[[node]]", f'names = ["{name}"]', _step(float(known["step_s"])), ""]
         seen: set[frozenset[str]] = set()
         for name, known in nodes.items():
             for other, link in known["links"].items():
@@ -36,6 +36,10 @@ def network_of(report: dict[str, Any]) -> str:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InvitationError(f"the run's report is not understood ({error})") from None
     return "\n".join(lines)
+
+
+def _step(seconds: float) -> str:
+    return f"step_s = {max(seconds, 1e-6):.4g}" if seconds > 0 else "step_s = 0.5  # a guess: it has taken no step yet"
 
 
 def _link(one: str, other: str, there: dict[str, float], back: dict[str, float]) -> list[str]:

@@ -1,4 +1,4 @@
-"""How far runs are, read from their traces while they are written."""
+"""How far runs are, read from their traces while they are written: bars in a terminal, else lines of a log."""
 
 from pathlib import Path
 from typing import Self
@@ -12,12 +12,18 @@ from atoll.trace import Event, Tested, TraceTail
 
 __all__ = ["RunsProgress"]
 
+LINE_EVERY_S = 10.0
+"""How often a log says how far runs are."""
+MOST_RUNS = 4
+"""Of how many runs a line of a log speaks."""
+
 
 class _Run:
     """A run that is under way."""
 
-    def __init__(self, task: TaskID, path: Path, kinds: tuple[type[Event], ...]) -> None:
+    def __init__(self, task: TaskID, label: str, path: Path, kinds: tuple[type[Event], ...]) -> None:
         self.task = task
+        self.label = label
         self.tail = TraceTail(path, *kinds)
         self.board = RunBoard()
         self.latest: dict[str, float] = {}
@@ -28,16 +34,23 @@ class _Run:
             if isinstance(event, Tested):
                 self.latest[event.node] = event.measure
 
+    @property
+    def mean(self) -> str:
+        """Of the nodes' latest measures, if there are any."""
+        return f"  {sum(self.latest.values()) / len(self.latest):.3f}" if self.latest else ""
+
 
 class RunsProgress:
-    """A bar a run: its time, the nodes' mean measure, and the fastest so far.
+    """A bar a run: its time, the nodes' mean measure, and the fastest so far.  Where the console is no terminal, a line
+    for each run that ends, and one every ten seconds that says how far the others are.
 
     Args:
-        console: where to show it.
+        console: where to show it, and whose clock says when another line is due.
         board: whether to show all nodes of a run, while just one is under way.
     """
 
     def __init__(self, console: Console, *, board: bool = False) -> None:
+        self._console = console
         self._board = board
         self._progress = Progress(
             TextColumn("{task.description}", table_column=None),
@@ -47,10 +60,13 @@ class RunsProgress:
         )
         self._live = Live(self, console=console, transient=True, refresh_per_second=4)
         self._runs: dict[Path, _Run] = {}
+        self._total = self._ended = 0
+        self._line_s = console.get_time()
         self.fastest: tuple[float, str] | None = None
 
     def __enter__(self) -> Self:
-        self._live.start()
+        if self._console.is_terminal:
+            self._live.start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -63,20 +79,46 @@ class RunsProgress:
     def add(self, path: Path, label: str, limit_s: float) -> None:
         """A run whose trace will be at `path`."""
         task = self._progress.add_task(label, total=limit_s, told="waits", visible=False)
-        self._runs[path] = _Run(task, path, RunBoard.KINDS if self._board else (Tested,))
+        self._total += 1
+        self._runs[path] = _Run(task, label, path, RunBoard.KINDS if self._board else (Tested,))
 
     def update(self) -> None:
         for run in self._runs.values():
             run.look()
             if run.board.now > 0:
-                mean = f"  {sum(run.latest.values()) / len(run.latest):.3f}" if run.latest else ""
-                told = f"{run.board.now:7.1f} s{mean}"
+                told = f"{run.board.now:7.1f} s{run.mean}"
                 if self.fastest:
                     told += f"  (fastest so far: {self.fastest[1]}, {self.fastest[0]:.1f} s)"
                 self._progress.update(run.task, completed=run.board.now, told=told, visible=True)
+        now = self._console.get_time()
+        if not self._console.is_terminal and now - self._line_s >= LINE_EVERY_S:
+            self._line_s = now
+            self._say_how_far()
 
-    def done(self, path: Path, seconds: float | None, strategy: str) -> None:
-        """A run has ended, with the target after so many seconds or without it."""
+    def _say_how_far(self) -> None:
+        under_way = [run for run in self._runs.values() if run.board.now > 0]
+        told = [f"{run.label} at {run.board.now:.1f} s{run.mean}" for run in under_way[:MOST_RUNS]]
+        told += [f"{len(under_way) - MOST_RUNS} more"] if len(under_way) > MOST_RUNS else []
+        self._print(f"{self._ended} of {self._total} runs done; {'; '.join(told) or 'the next ones begin'}")
+
+    def _print(self, line: str, style: str | None = None) -> None:
+        self._console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
+
+    def failed(self, path: Path, told: str) -> None:
+        """A run has failed; `told` says which one and why."""
         self._progress.remove_task(self._runs.pop(path).task)
-        if seconds is not None and (self.fastest is None or seconds < self.fastest[0]):
+        self._ended += 1
+        self._print(f"Failed: {told}", style="red")
+
+    def done(self, path: Path, seconds: float | None, strategy: str | None) -> None:
+        """A run has ended, with the target after so many seconds or without it; `strategy` is what it may be the
+        fastest of, if it is compared with others.
+        """
+        run = self._runs.pop(path)
+        self._progress.remove_task(run.task)
+        self._ended += 1
+        if not self._console.is_terminal:
+            reached = "target not reached" if seconds is None else f"target reached after {seconds:.1f} s"
+            self._print(f"{self._ended} of {self._total} runs done: {run.label}: {reached}")
+        if strategy is not None and seconds is not None and (self.fastest is None or seconds < self.fastest[0]):
             self.fastest = seconds, strategy

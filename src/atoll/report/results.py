@@ -10,6 +10,8 @@ from typing import Any
 from scipy import stats
 
 from atoll.errors import TraceError
+from atoll.report.failures import RunFailure, read_failures
+from atoll.report.runs import group_traces, read_run
 from atoll.trace import (
     DataUsed,
     Emulated,
@@ -24,7 +26,6 @@ from atoll.trace import (
     Tested,
     TrainingStarted,
     Waited,
-    read_trace,
 )
 
 __all__ = ["Comparison", "Row", "RunResult", "read_folder", "read_result"]
@@ -34,7 +35,8 @@ __all__ = ["Comparison", "Row", "RunResult", "read_folder", "read_result"]
 class RunResult:
     """What one run showed.  Seconds are `None` where the target was not reached."""
 
-    path: Path
+    paths: tuple[Path, ...]
+    """Its trace; of a live run, those of all its nodes."""
     network: str
     nodes: int
     task: str
@@ -71,16 +73,24 @@ class RunResult:
     curve: tuple[tuple[float, float], ...]
     """The mean of the nodes' latest tests, over time."""
 
+    @property
+    def path(self) -> Path:
+        return self.paths[0]
 
-def read_result(path: Path) -> RunResult | None:
-    """The result of a finished run; `None` if the trace has no end."""
-    events = list(read_trace(path))
+
+def read_result(*paths: Path) -> RunResult | None:
+    """The result of a finished run, from its trace, or from those of all nodes of a live run; `None` if the trace has
+    no end.
+    """
+    events = read_run(paths)
     if not events or not isinstance(events[-1], RunEnded):
         return None
     started = next((event for event in events if isinstance(event, RunStarted)), None)
     training = next((event for event in events if isinstance(event, TrainingStarted)), None)
+    if started and started.world == "live" and training is None:
+        return None  # its nodes have joined and left
     if started is None or training is None:
-        raise TraceError(f"trace {path}: not of a training run")
+        raise TraceError(f"trace {paths[0]}: not of a training run")
     formed = next((event for event in events if isinstance(event, IslandsFormed)), None)
     arrivals = _arrivals(events, training, None if formed else len(started.nodes))
     until = arrivals["half"] if arrivals["half"] is not None else events[-1].at
@@ -95,7 +105,7 @@ def read_result(path: Path) -> RunResult | None:
     finals = [event.measure for event in events if isinstance(event, FinalTested)]
     best = max if training.rising else min
     return RunResult(
-        path=path,
+        paths=paths,
         network=started.network,
         nodes=len(started.nodes),
         task=training.task,
@@ -170,8 +180,11 @@ class Row:
 
     strategy: str
     runs: tuple[RunResult, ...]
+    """Those that ended; means are over them."""
     ideal_seconds: float | None
     on_perfect: tuple[RunResult, ...] = ()
+    failed: int = 0
+    """How many runs failed."""
 
     @property
     def reached(self) -> int:
@@ -216,12 +229,16 @@ class Comparison:
 
     results: tuple[RunResult, ...]
     ideal_seconds: dict[int, float | None] = field(default_factory=dict)
+    failures: tuple[RunFailure, ...] = ()
+    """Runs that failed."""
 
     @classmethod
-    def of(cls, results: Iterable[RunResult]) -> "Comparison":
+    def of(cls, results: Iterable[RunResult], failures: Iterable[RunFailure] = ()) -> "Comparison":
         found = tuple(results)
         return cls(
-            results=found, ideal_seconds={run.seed: run.seconds_to_target for run in found if run.role == "ideal"}
+            results=found,
+            ideal_seconds={run.seed: run.seconds_to_target for run in found if run.role == "ideal"},
+            failures=tuple(failures),
         )
 
     @property
@@ -257,7 +274,15 @@ class Comparison:
             runs=runs,
             ideal_seconds=fmean(known) if known and len(known) == len(ideals) else None,
             on_perfect=tuple(run for run in self.results if run.role == "perfect" and run.strategy == name),
+            failed=sum(each.role == "strategy" and each.strategy == name for each in self.failures),
         )
+
+    @property
+    def lost(self) -> list[str]:
+        """The strategies of which no run ended, because all of them failed."""
+        ended = {run.strategy for run in self.results if run.role == "strategy"}
+        failed = dict.fromkeys(each.strategy for each in self.failures if each.role == "strategy")
+        return [strategy for strategy in failed if strategy not in ended]
 
     def as_json(self) -> dict[str, Any]:
         """What `--json` writes."""
@@ -285,15 +310,20 @@ class Comparison:
                 for run in self.results
                 if run.role == "strategy"
             ],
+            "failures": [
+                {"strategy": each.strategy, "role": each.role, "seed": each.seed, "reason": each.reason}
+                for each in self.failures
+            ],
         }
 
 
 def read_folder(folder: Path) -> Comparison:
-    """All finished runs of a folder of traces."""
-    paths = sorted(folder.glob("*.jsonl"))
+    """All finished runs of a folder of traces; those of a live run's nodes may each be in a folder of its own."""
+    paths = sorted(folder.glob("*.jsonl")) or sorted(folder.glob("*/*.jsonl"))
     if not paths:
         raise TraceError(f"{folder}: expected traces (*.jsonl) in it")
-    results = [result for result in map(read_result, paths) if result]
+    groups = group_traces(paths)
+    results = [result for group in groups if (result := read_result(*group))]
     if not any(result.role == "strategy" for result in results):
         raise TraceError(f"{folder}: none of its {len(paths)} traces is of a finished run")
-    return Comparison.of(results)
+    return Comparison.of(results, read_failures(folder))

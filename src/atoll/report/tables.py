@@ -36,7 +36,9 @@ def comparison_table(comparison: Comparison) -> RenderableType:
             _measure(row.mean("best"), rising=first.rising),
         ]
         table.add_row(*cells)
-    seeds = len(rows[0].runs) if rows else 0
+    for strategy in comparison.lost:
+        table.add_row(strategy, "failed", *["–"] * 5)
+    seeds = max((len(row.runs) + row.failed for row in rows), default=0)
     note = (
         f"Seconds until half of the nodes have the target, mean over {seeds} seed{'s' * (seeds != 1)} "
         "± half of the 95 % interval; steps, bytes and waiting until then."
@@ -46,13 +48,15 @@ def comparison_table(comparison: Comparison) -> RenderableType:
             " In brackets: the same strategy on perfect links, where it beats the ideal; that part is the optimiser's."
         )
     warning = [Text(comparison.warning, style="bold red")] if comparison.warning else []
-    return Group(title, Text(), table, Text(note, style="dim"), *warning)
+    failed = [Text(f"Failed: {failure.told}", style="red") for failure in comparison.failures]
+    return Group(title, Text(), table, Text(note, style="dim"), *failed, *warning)
 
 
 def _seconds(row: Row) -> str:
+    failed = f", {row.failed} failed" if row.failed else ""
     if row.seconds is None:
-        return "not reached" if row.reached == 0 else f"{row.reached} of {len(row.runs)} seeds"
-    return f"{row.seconds:.1f}" + (f" ± {row.interval:.1f}" if row.interval is not None else "")
+        return ("not reached" if row.reached == 0 else f"{row.reached} of {len(row.runs)} seeds") + failed
+    return f"{row.seconds:.1f}" + (f" ± {row.interval:.1f}" if row.interval is not None else "") + failed
 
 
 def _ratio(row: Row) -> str:

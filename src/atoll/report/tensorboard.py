@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from atoll.errors import TraceError
-from atoll.trace import Computed, Event, Exchanged, Tested, Waited, read_trace
+from atoll.report.runs import group_traces, read_run
+from atoll.trace import Computed, Event, Exchanged, Tested, Waited
 
 __all__ = ["write_scalars"]
 
@@ -36,7 +37,7 @@ class _Node:
 
 
 def write_scalars(traces: list[Path], folder: Path) -> int:
-    """Writes a run of scalars for every node of every trace; returns how many nodes that were.
+    """Writes a run of scalars for every node of every run; returns how many nodes that were.
 
     Times are seconds of the run: choose "relative" in TensorBoard.
     """
@@ -45,12 +46,13 @@ def write_scalars(traces: list[Path], folder: Path) -> int:
     except ImportError:
         raise TraceError("--tensorboard needs the package tensorboard: pip install tensorboard") from None
     count = 0
-    for trace in traces:
+    for paths in group_traces(traces):
+        name = paths[0].stem if len(paths) == 1 else "live"
         nodes: dict[str, _Node] = {}
-        for event in read_trace(trace):
+        for event in read_run(paths):
             if isinstance(event, Computed | Exchanged | Tested | Waited):
                 if event.node not in nodes:
-                    nodes[event.node] = _Node(SummaryWriter(str(folder / trace.stem / event.node)))
+                    nodes[event.node] = _Node(SummaryWriter(str(folder / name / event.node)))
                 nodes[event.node].take(event)
         for node in nodes.values():
             node.writer.close()

@@ -1,7 +1,5 @@
 """What happened in one run, on a time axis: links, nodes, and what a strategy decided."""
 
-from pathlib import Path
-
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -16,7 +14,6 @@ from atoll.trace import (
     Transferred,
     ViewChanged,
     Waited,
-    read_trace,
 )
 
 __all__ = ["new_figure", "timelines"]
@@ -34,9 +31,8 @@ MOST_LINKS = 12
 """Where there are more, only those that fail are drawn."""
 
 
-def timelines(path: Path, end: float) -> list[Figure]:
-    """The pictures of a trace up to a time."""
-    events = list(read_trace(path))
+def timelines(events: list[Event], end: float) -> list[Figure]:
+    """The pictures of a run up to a time."""
     pictures = [_links_and_nodes(events, end)]
     if any(isinstance(event, Planned) for event in events):
         pictures.append(_decisions(events, end))
@@ -66,7 +62,8 @@ def _links_and_nodes(events: list[Event], end: float) -> Figure:
             axes.barh(place[fault], stop - start, left=start, height=0.7, color="#9d0208", lw=0)
     for link in links:
         changes = [event for event in events if isinstance(event, LinkChanged) and event.link == link]
-        for start, stop, up in _states(changes, end):
+        states = _states(changes, end)
+        for start, stop, up in states:
             axes.barh(place[link], stop - start, left=start, height=0.7, color="#dfe7ea" if up else "#e07a5f", lw=0)
         ends = set(link.split("~"))
         using = [
@@ -74,8 +71,10 @@ def _links_and_nodes(events: list[Event], end: float) -> Figure:
             for event in events
             if isinstance(event, Transferred) and {event.sender, event.receiver} == ends
         ]
+        # A transfer that an outage interrupts has not used the link meanwhile, whichever way it went on.
+        down = [(start, stop) for start, stop, up in states if not up]
         axes.broken_barh(
-            [(start, stop - start) for start, stop in _joined(using, end / 500)],
+            [(start, stop - start) for start, stop in _without(_joined(using, end / 500), down)],
             (place[link] - 0.2, 0.4),
             color="#2a6f97",
             lw=0,
@@ -142,6 +141,18 @@ def _joined(spans: list[tuple[float, float]], nearer_than: float) -> list[tuple[
     return joined
 
 
+def _without(spans: list[tuple[float, float]], gaps: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """What gaps leave of spans; gaps come in order."""
+    for first, last in gaps:
+        spans = [
+            piece
+            for start, stop in spans
+            for piece in ((start, min(stop, first)), (max(start, last), stop))
+            if piece[1] > piece[0]
+        ]
+    return spans
+
+
 def _decisions(events: list[Event], end: float) -> Figure:
     """How much is sent and by which way, why that changed, and how long exchanges were expected to take and took."""
     taken: dict[str, float] = {}
@@ -165,7 +176,9 @@ def _decisions(events: list[Event], end: float) -> Figure:
     seconds.plot([p.at for p in expected], [taken[p.name] for p in expected], ".", color="#3d405b", ms=3, label="took")
     seconds.plot([p.at for p in expected], [p.seconds for p in expected], color="#d1495b", lw=1, label="expected")
     ratios.set(yscale="log", ylabel="share sent")
-    seconds.set(yscale="log", ylabel="seconds", xlabel="seconds", xlim=(0, end))
+    seconds.set(ylabel="seconds", xlabel="seconds", xlim=(0, end))
+    if any(taken[plan.name] > 0 for plan in expected):  # a logarithmic axis needs something to show
+        seconds.set_yscale("log")
     ratios.legend(frameon=False, fontsize=8, ncols=7, loc="lower center", bbox_to_anchor=(0.5, 1.0))
     seconds.legend(frameon=False, fontsize=8, loc="upper right")
     for axes in (ratios, seconds):

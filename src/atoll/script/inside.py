@@ -69,4 +69,5 @@ class Inside:
         """Gives all of them what the speaker has."""
         with torch.no_grad():
             for tensor in tensors:
-                dist.broadcast(tensor.detach(), 0)
+                values = tensor.detach()
+                dist.broadcast(values.view(torch.uint8) if values.dtype is torch.bool else values, 0)

@@ -32,9 +32,9 @@ def _run(file: NodeFile) -> None:
     settings = file.settings
 
     @contextlib.asynccontextmanager
-    async def open_here() -> AsyncIterator[LiveWorld]:
+    async def open_here(_: str) -> AsyncIterator[LiveWorld]:
         async with open_world(file) as (world, begin):
-            world.slowness = slowness(world.name, parse_faults(settings["faults"], world.names))
+            world.slowness = slowness(world, parse_faults(settings["faults"], world.names))
             await begin()
             yield world
 

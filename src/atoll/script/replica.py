@@ -1,6 +1,7 @@
 """A user's own model and optimiser, as strategies see them."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import nn
@@ -20,8 +21,10 @@ __all__ = ["ScriptReplica"]
 class ScriptReplica(OwnReplica):
     """One node's model and optimiser; its data is the script's."""
 
-    def __init__(self, world: World, members: tuple[str, ...], model: nn.Module, optimizer: Optimizer) -> None:
-        super().__init__(world, members, model, optimizer)
+    def __init__(
+        self, world: World, members: tuple[str, ...], model: nn.Module, optimizers: Sequence[Optimizer]
+    ) -> None:
+        super().__init__(world, members, model, optimizers)
         self.changed = False
         """Whether a strategy has changed the model; who has noticed sets it back."""
         self.remembers_anew = False
@@ -59,7 +62,7 @@ class ScriptReplica(OwnReplica):
         super().add(quantity, change)
 
     def lend(self, share: float) -> bytes:  # noqa: ARG002 - as strategies call it
-        raise StrategyError("a script's examples are its own: leave out what has nodes share them (inject)")
+        raise StrategyError("a script's examples are its own: choose a strategy without lenders")
 
     def borrow(self, examples: bytes) -> None:
         """Of no use."""
@@ -68,8 +71,8 @@ class ScriptReplica(OwnReplica):
     def loss(self) -> float:
         return math.nan  # only the script knows
 
-    def take_over(self, work: Work, memory: Saved) -> None:
-        super().take_over(work, memory)
+    def take_over(self, work: Work, memory: Saved, steps: int) -> None:
+        super().take_over(work, memory, steps)
         self.remembers_anew = bool(memory)
 
     def load(self, saved: Saved) -> None:

@@ -1,13 +1,12 @@
-"""A script's part in a run: `atoll.join()`, and what it returns.
+"""A script's part in a run: what `atoll.join()` returns.
 
 The script trains as it always did; Atoll acts in the optimiser's own step hooks.  The world lives in a thread of its
 own; while a strategy reads or changes the model the script's thread stands in a hook, so nothing else touches it.
 """
 
 import atexit
-import contextlib
-from collections.abc import AsyncIterator, Callable, Iterable
-from functools import cached_property
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -16,99 +15,24 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from atoll.errors import AtollError, CheckpointError, InvitationError, StrategyError
-from atoll.saved import note, part, read_note
+from atoll.errors import AtollError, CheckpointError, StrategyError
+from atoll.saved import Saved, note, part, read_note, under
 from atoll.script.inside import Inside
-from atoll.script.launch import Launch, launched
+from atoll.script.launch import Launch
 from atoll.script.loader import Present, Shard
+from atoll.script.optimizers import Optimizers, as_module, with_closure
+from atoll.script.signals import Leaving
 from atoll.script.stages import Stages
-from atoll.script.voice import NO_TARGET, News, Voice
+from atoll.script.voice import News, Voice
 from atoll.strategy import parse_strategy
-from atoll.trace import Event
 from atoll.train.checkpoint import read_node, write_node
-from atoll.train.member import Card, Machine, Member, take_part
-from atoll.train.memory import remember
-from atoll.world.live.keys import Invitation, parse_address
-from atoll.world.live.world import LiveWorld
 
-__all__ = ["Run", "join", "launch_member"]
+__all__ = ["Run"]
 
-M = TypeVar("M", bound=nn.Module)
-O = TypeVar("O", bound=Optimizer)  # noqa: E741 - an optimiser
-
-
-def join(
-    strategy: str = "allreduce:every=8",
-    *,
-    invitation: str | None = None,
-    listen: str | None = None,
-    target: float | None = None,
-    rising: bool = True,
-    seed: int = 0,
-    seats: int = 16,
-    sharded: bool = False,
-    out: Path | str | None = None,
-) -> "Run":
-    """Takes part in a run: the one that the launcher is for (`atoll run`, `atoll node`), the one that an invitation is
-    for, or a new one; without any of these the script trains alone.
-
-    Args:
-        strategy: how nodes talk, as in `atoll strategies`; what the launcher or the run says goes first.
-        invitation: to a run.
-        listen: HOST:PORT to be dialled at; without an invitation this begins a run, and `run.invitation` is for others.
-        target: what `run.measure` should come to.
-        rising: whether it rises towards that (an accuracy) or falls (a loss).
-        seed: of the order of the data, the same on all nodes.
-        seats: how many machines may take part at one time.
-        sharded: under torchrun, whether each process has a part of the model (FSDP2) and speaks for that; it listens at
-            its own port then, counted from `listen` on.
-        out: a folder for the trace; none if left out.
-    """
-    parse_strategy(strategy)
-    inside = Inside.find()
-    launch = launched()
-    if launch is None:
-        address = parse_address(listen, "listen") if listen else None
-        place = Path(out) if out else None
-        if sharded and inside:
-            invitation = _of_process(invitation, inside) if invitation else None
-            address = (address[0], address[1] + inside.rank) if address and address[1] else address
-            place = place / str(inside.rank) if place else None
-        machine = Machine(data=None, device="cpu", listen=address, public=[], out=place)
-        card = Card(task="script", strategy=strategy, seed=seed, seats=seats)
-        launch = launch_member(Invitation.parse(invitation) if invitation else card, machine)
-    voice = None
-    if inside is None or inside.speaks or sharded:
-        voice = Voice(launch, strategy, NO_TARGET if target is None else target, rising=rising)
-    return Run(launch, voice, inside, sharded=sharded)
-
-
-def _of_process(invitation: str, inside: Inside) -> str:
-    """Every process of a group that is sharded has an invitation of its own."""
-    found = invitation.split(",")
-    if len(found) != inside.size:
-        raise InvitationError(
-            f"the run's nodes are groups of {len(found)} processes, and this is one of {inside.size}: "
-            f"--nproc-per-node {len(found)}, so that each has the same part of the model"
-        )
-    return found[inside.rank]
-
-
-def launch_member(what: Card | Invitation, machine: Machine, watch: Callable[[Event], None] = lambda _: None) -> Launch:
-    """A place in a run over real links: in a new one, or in the one that an invitation is for."""
-    members: list[Member] = []
-
-    @contextlib.asynccontextmanager
-    async def open_world() -> AsyncIterator[LiveWorld]:
-        async with take_part(what, machine, watch) as member:
-            members.append(member)
-            yield member.world
-
-    return Launch(
-        open_world=open_world,
-        alone=isinstance(what, Card) and machine.listen is None,
-        invitation=lambda: str(members[0].invitation) if members else "",
-    )
+M = TypeVar("M", bound=nn.Module | Sequence[nn.Module])
+O = TypeVar("O")  # noqa: E741 - an optimiser, several, or what wraps one
+OF_THE_SPEAKER = ("replica/model/", "replica/world", "talk/")
+"""What a checkpoint holds that only the process which speaks for a node needs to read."""
 
 
 class Run:
@@ -130,14 +54,17 @@ class Run:
         self.strategy: str = facts["strategy"]
         """How nodes talk."""
         self.steps = 0
-        """The optimiser's, so far."""
+        """The optimiser's on this node, so far; of several optimisers, the last one's."""
         self._seed: int = facts["seed"]
         self._model: nn.Module | None = None
-        self._optimizer: Optimizer | None = None
+        self._optimizers: Optimizers | None = None
         self._hooks: list[RemovableHandle] = []
         self._shards: list[Shard] = []
         self._samples = 0
+        self._is_computed = False
         self._news = News()
+        self._global_step = 0
+        self._leaving = Leaving() if voice else None
         atexit.register(self.close)
 
     # What a script asks ---
@@ -148,6 +75,14 @@ class Run:
         return self._voice.members if self._voice else ()
 
     @property
+    def global_step(self) -> int:
+        """How many steps the model has behind it: this node's own, and those before it was handed to this node.
+
+        It never goes back, and is about the same on all nodes; schedules should go by it.
+        """
+        return self._voice.global_step if self._voice else self._global_step
+
+    @property
     def invitation(self) -> str:
         """For others: `atoll node --join`, or `atoll.join(invitation=…)`.  Empty where nobody can join."""
         if self._invitations:
@@ -156,22 +91,29 @@ class Run:
 
     # What a script does ---
 
-    def wrap(self, model: M, optimizer: O) -> tuple[M, O]:
+    def wrap(self, model: M, optimizer: O, *, scheduler: Any = None) -> tuple[M, O]:
         """Has Atoll act at every step of an optimiser.  Returns what it was given: both are as they were.
 
         All nodes begin with the same model, that of the first of them, or of those who have been learning for a while.
+
+        Args:
+            model: one module, or a list of them, as a generator and a discriminator.
+            optimizer: of the model's parameters, or a list of them.  Of several the last one's steps count as those of
+                the run: nodes exchange after them.  What wraps an optimiser (accelerate) is taken too.
+            scheduler: a schedule that goes on at every step, or a list: saved and restored with checkpoints, and
+                brought to the run's step when this node is handed a model.
         """
-        if self._model is not None:
-            raise AtollError("run.wrap was called before: a run is of one model and one optimiser")
-        known = {id(each) for each in model.parameters()}
-        if not known >= {id(each) for group in optimizer.param_groups for each in group["params"]}:
-            raise StrategyError("run.wrap: the optimiser has parameters that are not the model's")
-        self._model, self._optimizer = model, optimizer
+        self._refuse_twice()
+        module, optimizers = as_module(model), Optimizers(optimizer, scheduler)
+        optimizers.refuse_other_parameters(module, "run.wrap")
+        if self._uses_gradients:
+            optimizers.refuse_gradients(self.strategy)
+        self._model, self._optimizers = module, optimizers
         if self._voice:
-            self._voice.begin(model, optimizer)
+            self._voice.begin(module, optimizers.all)
         self._agree(self._tensors)
-        self._hooks.append(optimizer.register_step_pre_hook(self._before_step))
-        self._hooks.append(optimizer.register_step_post_hook(self._after_step))
+        self._hooks.append(optimizers.last.register_step_pre_hook(self._before_step))
+        self._hooks.append(optimizers.last.register_step_post_hook(self._after_step))
         return model, optimizer
 
     def wrap_stages(
@@ -185,6 +127,7 @@ class Run:
         memory: str | None = None,
         test: tuple[torch.Tensor, torch.Tensor] | None = None,
         measure: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None,
+        scheduler: Any = None,
     ) -> Stages:
         """Has nodes hold the model together: each trains some of its layers, in an island's pipeline (docs/islands.md).
         Who holds what is worked out from what nodes measure, and anew when nodes come and go.
@@ -198,15 +141,20 @@ class Run:
             memory: what this node may use, as `8GB`; what is free if left out.
             test: inputs and targets to test on now and then, through the stages.
             measure: what is measured there, of outputs and targets; the loss if left out.
+            scheduler: a schedule of the optimiser, or a list: saved and restored with checkpoints.
         """
         if self._inside is not None or self._voice is None:
             raise AtollError("run.wrap_stages: a node is one process here: start the script without torchrun")
-        if self._model is not None:
-            raise AtollError("run.wrap was called before: a run is of one model and one optimiser")
-        self._model, self._optimizer = model, optimizer
+        self._refuse_twice()
+        self._model, self._optimizers = model, Optimizers(optimizer, scheduler)
+        own = self._optimizers.last
         return self._voice.hold(
-            model, optimizer, example_batch, loss=loss, islands=islands, memory=memory, test=test, measure=measure
+            model, own, example_batch, loss=loss, islands=islands, memory=memory, test=test, measure=measure
         )
+
+    def _refuse_twice(self) -> None:
+        if self._model is not None:
+            raise AtollError("run.wrap was called before: pass all models and all optimisers of a run in one call")
 
     def shard(self, data: Iterable[Any]) -> Iterable[Any]:
         """This node's part of a loader, a dataset, or anything that can be gone through.
@@ -233,33 +181,74 @@ class Run:
             self._voice.measured(value)
 
     def checkpoint(self, path: Path | str) -> None:
-        """Saves all that this node is: model, optimiser, place in the data, and what its strategy remembers."""
+        """Saves all that this node is: model, optimisers, rates, schedules (those that `wrap` was given), place in the
+        data, and what its strategy remembers.
+        """
         if self._voice:
             saved = self._voice.save()
+            assert self._optimizers is not None
+            saved |= under("script", self._optimizers.save())
             saved["places"] = note([shard.save() for shard in self._shards])
             write_node(self._own(path), saved, self._identity)
 
     def resume(self, path: Path | str) -> bool:
-        """Goes on from a checkpoint, after `wrap` and `shard`; says whether there was one."""
-        if not self._own(path).exists():
-            return False
-        if self._optimizer is None:
+        """Goes on from a checkpoint, after `wrap` and `shard`; says whether there was one.  Whose seat it was, and in
+        which run, makes no difference.
+        """
+        if self._optimizers is None:
             raise CheckpointError("run.resume: call run.wrap and run.shard first, which say what is to go on")
-        saved = read_node(self._own(path), self._identity)
-        if self._voice:
-            self._voice.load(saved)
-        else:  # the model is told by who speaks; optimisers are each process's own, and must stay alike
-            remember(self._optimizer, part("replica/optimizer", saved))
-        steps = saved.get("replica/steps", saved.get("stages/steps"))
-        self.steps = int(read_note(steps)) if steps is not None else 0
+        own = self._own(path)
+        saved = self._read(own)
+        if saved is None:
+            return False
+        try:
+            if self._voice:
+                self._voice.load(saved)
+            else:  # the model is told by who speaks; optimisers are each process's own, and must stay alike
+                self._optimizers.remember(part("replica/optimizer", saved))
+            self._optimizers.load(part("script", saved))
+        except CheckpointError as error:
+            raise CheckpointError(f"{own}: {error}") from None
+        self.steps, before = (
+            next((int(read_note(saved[each])) for each in names if each in saved), 0)
+            for names in (["replica/steps", "stages/steps"], ["replica/steps before"])
+        )
+        self._global_step = self.steps + before
         for shard, place in zip(self._shards, read_note(saved["places"]), strict=False):
             shard.load(place)
-        self._agree(self._tensors)
+        self._agree(partial(self._tensors, all_buffers=True))
         return True
+
+    def _read(self, path: Path) -> Saved | None:
+        """A checkpoint, on every process of a node, or on none."""
+        inside = self._inside
+        if inside is None:
+            return read_node(path, self._identity) if path.exists() else None
+        if self._sharded:
+            found = inside.gather("found" if path.exists() else "")
+            if any(found) and not all(found):
+                lacking = ", ".join(str(rank) for rank, each in enumerate(found) if not each)
+                raise CheckpointError(f"{path}: the files of processes {lacking} are missing; all of a node are needed")
+            return read_node(path, self._identity) if all(found) else None
+        saved, error = None, ""
+        if inside.speaks:
+            try:
+                saved = read_node(path, self._identity) if path.exists() else None
+            except CheckpointError as found_error:
+                error = str(found_error)
+        is_there, error = inside.tell_once([saved is not None, error])
+        if error:
+            raise CheckpointError(error)
+        if not is_there:
+            return None
+        told = inside.tell_arrays({key: each for key, each in (saved or {}).items() if _is_for_all(key)})
+        return saved or told
 
     def close(self) -> None:
         """Leaves; the others go on, and so may this script, on its own.  Done by itself when the script ends."""
         atexit.unregister(self.close)
+        if self._leaving:
+            self._leaving.close()
         for hook in self._hooks:
             hook.remove()
         if self._voice:
@@ -278,11 +267,40 @@ class Run:
 
     @property
     def _identity(self) -> dict[str, Any]:
-        return {"node": self.name, "strategy": self.strategy}
+        """What a checkpoint must be of; the model's shape is looked at where it is loaded."""
+        return {"strategy": self.strategy}
 
     # In the optimiser's hooks ---
 
-    def _before_step(self, *_: Any) -> None:
+    def _before_step(self, _: Optimizer, args: Any, kwargs: Any) -> tuple[Any, dict[str, Any]] | None:
+        with_ours = with_closure(args, kwargs, self._followed)
+        if with_ours is None:
+            self._gradient_is_there()
+        return with_ours if self._uses_gradients else None
+
+    def _followed(self, closure: Callable[..., Any]) -> Callable[..., Any]:
+        """A closure that makes gradients, followed by what is to be done with them before they are used."""
+        evaluations = 0
+
+        def evaluate(*args: Any, **kwargs: Any) -> Any:
+            nonlocal evaluations
+            evaluations += 1
+            if evaluations > 1:
+                raise StrategyError(
+                    f"the optimiser calls its closure several times in a step, and strategy {self.strategy!r} acts on "
+                    "gradients once a step: choose one that averages parameters, as allreduce:every=8"
+                )
+            loss = closure(*args, **kwargs)
+            self._gradient_is_there()
+            return loss
+
+        return evaluate
+
+    def _gradient_is_there(self) -> None:
+        self._is_computed = True
+        if self._uses_gradients:
+            assert self._optimizers is not None
+            self._optimizers.unscale()
         if self._voice:
             self._voice.gradient_is_there()
         if self._uses_gradients:
@@ -292,38 +310,48 @@ class Run:
         found_inf = getattr(optimizer, "found_inf", None)
         stepped = not (isinstance(found_inf, torch.Tensor) and found_inf.item() > 0)  # else nothing has changed
         self.steps += stepped
+        self._global_step += stepped
         if self._voice:
+            if not self._is_computed:  # a closure did that
+                self._voice.computed()
             self._voice.step_is_done(self._samples or 1, stepped=stepped)
-        self._samples = 0
+        self._samples, self._is_computed = 0, False
         self._agree(self._tensors)
 
     @cached_property
     def _uses_gradients(self) -> bool:
-        used = self._voice is not None and self._voice.uses_gradients
-        return self._inside.tell([used])[0] > 0 if self._inside and not self._sharded else used
+        return parse_strategy(self.strategy).uses_gradients
 
     def _agree(self, tensors: Callable[[], Iterable[torch.Tensor]]) -> None:
         """The processes of a node learn from the one that speaks who is here, and what has changed."""
         if self._voice:
             self._news = self._voice.news()
-        if self._inside is None:
-            return
-        changed, anew, here, factor = self._news
-        told = self._inside.tell([changed, anew, here.rank, here.count, factor])
-        self._news = News(bool(told[0]), bool(told[1]), Present(int(told[2]), int(told[3])), told[4])
-        if self._sharded:
-            return
+        if self._inside:
+            changed, anew, here, factor, step = self._news
+            told = self._inside.tell([changed, anew, here.rank, here.count, factor, step])
+            present = Present(int(told[2]), int(told[3]))
+            self._news = News(bool(told[0]), bool(told[1]), present, told[4], int(told[5]))
+            if not self._sharded:
+                self._follow(tensors)
+        if self._optimizers and self._news.global_step > self._global_step:
+            self._optimizers.skip(self._news.global_step - self._global_step)
+            self._global_step = self._news.global_step
+
+    def _follow(self, tensors: Callable[[], Iterable[torch.Tensor]]) -> None:
+        """Takes what the process that speaks was given."""
+        assert self._inside is not None
         if self._news.changed:
             self._inside.copy(tensors())
         if self._news.remembers_anew:
-            assert self._optimizer is not None
+            assert self._optimizers is not None
             memory = self._inside.tell_arrays(self._voice.memory() if self._voice else {})
             if self._voice is None:
-                remember(self._optimizer, memory)
+                self._optimizers.remember(memory)
 
-    def _tensors(self) -> Iterable[torch.Tensor]:
+    def _tensors(self, *, all_buffers: bool = False) -> Iterable[torch.Tensor]:
         assert self._model is not None
-        return [*self._model.parameters(), *(each for each in self._model.buffers() if each.is_floating_point())]
+        buffers = [each for each in self._model.buffers() if all_buffers or each.is_floating_point()]
+        return [*self._model.parameters(), *buffers]
 
     def _gradients(self) -> Iterable[torch.Tensor]:
         assert self._model is not None
@@ -341,3 +369,7 @@ class Run:
 
     def _took(self, examples: int) -> None:
         self._samples += examples * (self._inside.size if self._inside else 1)
+
+
+def _is_for_all(key: str) -> bool:
+    return not key.startswith(OF_THE_SPEAKER)

@@ -239,6 +239,7 @@ class Stages:
         self._most, self._has_ended = updates, False
         self._begin()
         batches = _again_and_again(data)
+        began, told = self.steps, 0
         while not self._has_ended and (updates is None or self.steps < updates):
             try:
                 news = self._lesson.news.get(timeout=LOOK_EVERY_S)
@@ -253,6 +254,15 @@ class Stages:
             else:
                 self.loss = float(news)
                 self._optimizer._opt_called = True  # type: ignore[attr-defined]  # noqa: SLF001 - for schedules
+                told += 1
+                yield self.loss
+        while told < self.steps - began:  # an update is counted before its loss is here
+            try:
+                news = self._lesson.news.get(timeout=LOOK_EVERY_S)
+            except queue.Empty:
+                break
+            if isinstance(news, float):
+                self.loss, told = news, told + 1
                 yield self.loss
         if updates is not None and not self._has_ended:
             self._has_ended = True

@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import math
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +13,7 @@ from torch.optim import Optimizer
 
 from atoll.errors import AtollError, CheckpointError
 from atoll.saved import Saved, part, under
-from atoll.script.launch import Launch
+from atoll.script.launch import Launch, parse_for_script
 from atoll.script.loader import Present
 from atoll.script.replica import ScriptReplica
 from atoll.script.stages import Batch, Stages
@@ -38,6 +40,8 @@ class News(NamedTuple):
     """Who is here."""
     batch_factor: float = 1.0
     """How much of a batch is to be taken."""
+    global_step: int = 0
+    """How many steps the model has behind it."""
 
 
 class Voice:
@@ -46,9 +50,14 @@ class Voice:
     def __init__(self, launch: Launch, strategy: str, target: float, *, rising: bool) -> None:
         self._target, self._rising = target, rising
         self._task = launch.task
-        self._thread = WorldThread(launch.open_world)
+        self._thread = WorldThread(partial(launch.open_world, strategy))
         self.world = self._thread.world
         self.strategy = str(launch.strategy or self.world.host.desk.card.get("strategy") or strategy)
+        try:
+            parse_for_script(self.strategy)
+        except AtollError:
+            self._thread.close()
+            raise
         self._replica: ScriptReplica | None = None
         self._stages: Stages | None = None
         self._talk = Talk()
@@ -62,6 +71,10 @@ class Voice:
         if self._stages:
             return self._stages.steps
         return self._replica.steps if self._replica else 0
+
+    @property
+    def global_step(self) -> int:
+        return self._replica.global_step if self._replica else self.steps
 
     @property
     def members(self) -> tuple[str, ...]:
@@ -87,7 +100,7 @@ class Voice:
         replica = self._replica
         if replica is None:
             return News(present=self.present)
-        told = News(replica.changed, replica.remembers_anew, self.present, replica.batch_factor)
+        told = News(replica.changed, replica.remembers_anew, self.present, replica.batch_factor, replica.global_step)
         replica.changed = replica.remembers_anew = False
         return told
 
@@ -96,8 +109,8 @@ class Voice:
         assert self._replica is not None
         return self._replica.memory()
 
-    def begin(self, model: nn.Module, optimizer: Optimizer) -> None:
-        replica = ScriptReplica(self.world, self.world.names, model, optimizer)
+    def begin(self, model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
+        replica = ScriptReplica(self.world, self.world.names, model, optimizers)
         self._refuse_another_size(replica.size)
         self._thread.call(self._begin(replica))
         self._replica = replica
@@ -118,9 +131,13 @@ class Voice:
         )
         return self._stages
 
-    def gradient_is_there(self) -> None:
+    def computed(self) -> None:
+        """A step's computing is done."""
         since, at = self._thread.rest_of_step()
         self.world.record(Computed(at=at, node=self.name, since=since, steps=1))
+
+    def gradient_is_there(self) -> None:
+        self.computed()
         if self.uses_gradients:
             self._thread.call(self._talk.after_gradient())
 

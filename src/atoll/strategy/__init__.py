@@ -2,7 +2,19 @@
 
 from atoll.strategy import recipes  # the named ones register themselves
 from atoll.strategy.replica import Quantity, Replica, Work
-from atoll.strategy.spec import RECIPES, Recipe, parse_strategy
+from atoll.strategy.spec import DEFAULT_STRATEGY, ISLANDS_STRATEGY, RECIPES, Recipe, parse_strategy
 from atoll.strategy.talk import Strategy, Talk
 
-__all__ = ["RECIPES", "Quantity", "Recipe", "Replica", "Strategy", "Talk", "Work", "parse_strategy", "recipes"]
+__all__ = [
+    "DEFAULT_STRATEGY",
+    "ISLANDS_STRATEGY",
+    "RECIPES",
+    "Quantity",
+    "Recipe",
+    "Replica",
+    "Strategy",
+    "Talk",
+    "Work",
+    "parse_strategy",
+    "recipes",
+]

@@ -7,8 +7,8 @@ codec leaves out is not told yet: it stays in the node's own model meanwhile.
 With bounded staleness (SSP; Ho et al., 2013) a node that is more than `bound` steps ahead of the slowest it has heard
 of waits, but at most two seconds a step: a peer that is cut off slows nobody down for good.
 
-A node that begins when others have been learning for a while has all of them tell it everything, which is a model's
-worth from each.
+A node that joins is new: it has the others tell it everything, which is a model's worth from each, and what they began
+from.  Until it has that, it tells nothing: what it learned on a model of its own would spoil theirs.
 """
 
 import asyncio
@@ -18,9 +18,11 @@ import numpy as np
 import torch
 
 from atoll.codec import Codec
-from atoll.exchange import Body, Vector
-from atoll.exchange.vectors import all_finite
+from atoll.exchange import Body, Lengths, Vector
+from atoll.exchange.vectors import all_finite, length
 from atoll.saved import Saved, note, part, read_note, under
+from atoll.strategy.lineage import MOST_WORK
+from atoll.strategy.merge import average_buffers
 from atoll.strategy.replica import Quantity, Replica, Work
 from atoll.strategy.talk import Spawn, Talk, record_push
 from atoll.strategy.when import When
@@ -30,7 +32,7 @@ from atoll.world.hearing import hear
 
 __all__ = ["Deltas"]
 
-CHANGE, ACKNOWLEDGEMENT, EVERYTHING = "change", "change ack", "all changes please"
+CHANGE, ACKNOWLEDGEMENT, EVERYTHING, BASE = "change", "change ack", "all changes please", "what it began from"
 _HEAD = struct.Struct("<Qd")  # the sender's step, seconds when it was sent
 WAIT_S = 2.0
 ANSWER_S = 30.0
@@ -65,21 +67,32 @@ class Deltas(Talk):
         self._told: dict[str, Vector] = {}
         """What of them each peer knows, or will; peers that were told the same share a vector."""
         self._busy_since_s: dict[str, float | None] = dict.fromkeys(peers)
-        self._arrived: list[tuple[Vector, Work]] = []
+        self._arrived: list[tuple[Vector, Vector, Work]] = []
+        """Changes, the buffers of who made them, and its work."""
+        self._lengths = Lengths()
+        """How much peers usually change in a step."""
         self._heard = asyncio.Event()
         self._before: Vector | None = None
+        self._base: Vector | None = None
+        """What the run began from."""
+        self._base_is_there = False
+        self._is_new = False
+        """Whether it does not know what the run began from."""
+        self._new_until_s = 0.0
         self._told_at_step = 0
         self._spawn: Spawn | None = None
 
     def start(self, spawn: Spawn) -> None:
         self._spawn = spawn
-        self._before = self._replica.read(Quantity.PARAMETERS)
+        self._before = self._base = self._replica.read(Quantity.PARAMETERS)
         self._changed = np.zeros_like(self._before)
         self._told = dict.fromkeys(self._clocks, self._changed)
         world = self._replica.world
         spawn(hear(world, CHANGE, self._take))
         spawn(hear(world, ACKNOWLEDGEMENT, self._acknowledged))
         spawn(hear(world, EVERYTHING, self._begins_anew))
+        spawn(hear(world, BASE, self._take_base))
+        self._is_new, self._new_until_s = not world.is_founder, world.now + ANSWER_S
         if world.is_late:
             for name in self._clocks:
                 spawn(world.peer(name).send(EVERYTHING, lane=Lane.CONTROL))
@@ -88,6 +101,8 @@ class Deltas(Talk):
         replica = self._replica
         assert self._before is not None
         assert self._changed is not None
+        if self._is_new:
+            return self._begin_from_base()
         change = (replica.read(Quantity.PARAMETERS) - self._before) * self._share
         if not all_finite(change):
             world = replica.world
@@ -98,26 +113,56 @@ class Deltas(Talk):
         if self._bound:
             await self._gate()
         arrived, self._arrived = self._arrived, []
-        for change, work in arrived:
+        for change, _, work in arrived:
             values = values + change
             replica.include(work)
         replica.write(Quantity.PARAMETERS, values)
+        if arrived:
+            average_buffers(replica, [buffers for _, buffers, _ in arrived])
         self._before = values
         if self._when(replica, replica.steps - self._told_at_step, 0):
             self._told_at_step = replica.steps
             self._tell()
         return bool(arrived)
 
+    def _begin_from_base(self) -> bool:
+        """A node that is new goes on from what the run began from, once it is there, with all changes that have come;
+        or from its own model, if nobody has told it anything for long.
+        """
+        if not self._base_is_there and self._replica.world.now < self._new_until_s:
+            return False
+        assert self._base is not None
+        assert self._changed is not None
+        self._is_new = False
+        if not self._base_is_there:
+            self._before = self._replica.read(Quantity.PARAMETERS)
+            return False
+        arrived, self._arrived = self._arrived, []
+        values = self._base
+        for change, buffers, work in arrived:
+            values = values + change
+            self._replica.include(work)
+            self._replica.write(Quantity.BUFFERS, buffers)
+        self._changed = np.zeros_like(values)
+        self._told = dict.fromkeys(self._clocks, self._changed)
+        self._replica.write(Quantity.PARAMETERS, values)
+        self._before = values
+        return True
+
     def save(self) -> Saved:
         assert self._changed is not None
+        assert self._base is not None
         known = note({"clocks": self._clocks, "began": self._began})
-        return {"changed": self._changed, **under("told", dict(self._told)), "known": known}
+        return {"changed": self._changed, "base": self._base, **under("told", dict(self._told)), "known": known}
 
     def load(self, saved: Saved) -> None:
-        self._changed = saved["changed"]
-        self._told = dict(part("told", saved))
-        known = read_note(saved["known"])
-        self._clocks, self._began = known["clocks"], known["began"]
+        self._changed, self._base, self._is_new = saved["changed"], saved["base"], False
+        self._before = self._replica.read(Quantity.PARAMETERS)
+        told, known = part("told", saved), read_note(saved["known"])
+        for name in self._clocks:  # who is not among them is told everything
+            self._told[name] = told.get(name, np.zeros_like(self._changed))
+            self._clocks[name] = known["clocks"].get(name, 0)
+            self._began[name] = known["began"].get(name, 0)
 
     async def _gate(self) -> None:
         """Waits for the slowest, for a while."""
@@ -165,7 +210,8 @@ class Deltas(Talk):
     async def _send(self, name: str, step: int, body: bytes) -> None:
         world = self._replica.world
         head = _HEAD.pack(step, world.now)
-        await world.peer(name).send(CHANGE, head, body + self._own_work().tobytes())
+        buffers = self._replica.read(Quantity.BUFFERS)
+        await world.peer(name).send(CHANGE, head, body + buffers.tobytes() + self._own_work().tobytes())
 
     def _own_work(self) -> Work:
         work = np.zeros(len(self._replica.members), dtype=np.int64)
@@ -177,28 +223,51 @@ class Deltas(Talk):
         assert self._spawn is not None
         step, sent_s = _HEAD.unpack(message.head)
         read = self._read(message.body, step)
+        since = max(1, self._began[message.sender] + step - self._clocks[message.sender])
+        scale = self._lengths.scale(message.sender, length(read[0]) / since)
+        if scale != 1:
+            why = f"{message.sender}: a change that is absurdly long"
+            world.record(ContributionRefused(at=world.now, node=world.name, name="change", why=why))
+            read = read[0] * np.float32(scale), *read[1:]
         self._clocks[message.sender] = max(self._clocks[message.sender], self._began[message.sender] + step)
         self._arrived.append(read)
         self._heard.set()
         record_push(world, f"change of {message.sender}", sent_s)
         self._spawn(world.peer(message.sender).send(ACKNOWLEDGEMENT, lane=Lane.CONTROL))
 
-    def _read(self, body: Body, step: int) -> tuple[Vector, Work]:
-        """A change, and the work that its sender has done."""
+    def _read(self, body: Body, step: int) -> tuple[Vector, Vector, Work]:
+        """A change, its sender's buffers, and the work that it has done."""
         assert self._changed is not None
-        size = len(body) - 8 * len(self._replica.members)
+        work_bytes, buffer_bytes = self._replica.work.nbytes, self._replica.read(Quantity.BUFFERS).nbytes
+        size = len(body) - work_bytes - buffer_bytes
         if size < 0:
             raise ValueError(f"{len(body)} bytes are no change")
         change = self._decode(body[:size], len(self._changed), step)
         if change.shape != self._changed.shape or not all_finite(change):
             raise ValueError(f"{len(body)} bytes are no change of a model of {len(self._changed)}")
-        return change, np.frombuffer(body[size:], dtype=np.int64)
+        buffers = np.frombuffer(body[size : size + buffer_bytes], dtype=np.float32)
+        work = np.frombuffer(body[size + buffer_bytes :], dtype=np.int64)
+        if not all_finite(buffers) or (work < 0).any() or (work > MOST_WORK).any():
+            raise ValueError("buffers that are not finite, or work that nobody can have done")
+        return change, buffers, work
 
     def _begins_anew(self, message: Message) -> None:
         assert self._changed is not None
+        assert self._base is not None
+        assert self._spawn is not None
         self._told[message.sender] = np.zeros_like(self._changed)
         self._busy_since_s[message.sender] = None
         self._began[message.sender] = self._clocks[message.sender] = self._replica.steps
+        if not self._is_new:
+            self._spawn(self._replica.world.peer(message.sender).send(BASE, body=self._base.tobytes()))
+
+    def _take_base(self, message: Message) -> None:
+        assert self._base is not None
+        base = np.frombuffer(message.body, dtype=np.float32)
+        if base.shape != self._base.shape or not all_finite(base):
+            raise ValueError(f"{len(message.body)} bytes are not what a model of {len(self._base)} began from")
+        if self._is_new and not self._base_is_there:
+            self._base, self._base_is_there = base, True
 
     def _acknowledged(self, message: Message) -> None:
         self._busy_since_s[message.sender] = None

@@ -1,11 +1,13 @@
 """A fragment of the vector that rounds are about, and what its rounds have led to on one node."""
 
+import math
+
 import numpy as np
 
 from atoll.codec import Feedback
 from atoll.codec.reduce import Reduced
-from atoll.exchange import Vector
-from atoll.exchange.vectors import all_finite
+from atoll.exchange import Lengths, Vector
+from atoll.exchange.vectors import all_finite, length
 from atoll.saved import Saved
 from atoll.strategy.ahead import Ahead, Steps
 from atoll.strategy.correction import Correction, Uncorrected
@@ -13,12 +15,25 @@ from atoll.strategy.outer import Outer
 
 __all__ = ["Fragment"]
 
+BEYOND_OWN = 1e5
+"""How many times as long as what a member gave the mean of a round may be."""
+ABSURD = 20.0
+"""How many times as long as the last rounds' the sum of a round may be."""
+
 
 class Fragment:
     """One fragment of the vector and what its rounds have led to."""
 
     def __init__(
-        self, span: slice, outer: Outer, ahead: Ahead, correction: Correction, decay: float, *, absolute: bool
+        self,
+        span: slice,
+        outer: Outer,
+        ahead: Ahead,
+        correction: Correction,
+        decay: float,
+        *,
+        absolute: bool,
+        is_model: bool = True,
     ) -> None:
         self.span = span
         self.correction = correction
@@ -28,22 +43,61 @@ class Fragment:
         self._ahead = ahead
         self.feedback = Feedback(decay=decay)
         self._absolute = absolute
+        self._is_model = is_model
         self.agreed: Vector | None = None
         """What all members hold since their last round."""
         self._contributed: Vector | None = None
         self._not_own: Vector | None = None
         """Corrections that others' cancel: in the model, and not the node's to give."""
         self._anew = False
+        self.is_handed = False
+        """Whether the member was handed the model and has not taken part in a round since: it has nothing to give yet,
+        and what it gave would hold the others back.
+        """
         self._kept_before: Vector | None = None
         self._given: tuple[Vector, float] | None = None
         self._missed: Vector | None = None
         """What the last round came to, less what of the node's own was in it."""
+        self._lengths = Lengths(ABSURD)
+        """How much the last rounds among these members have changed."""
         self._unshared: Vector | None = None  # gradients that were used here and are in no round yet
 
     @property
     def is_anew(self) -> bool:
         """Whether the next round is the first among these members."""
         return self._anew
+
+    @property
+    def origin(self) -> Vector | None:
+        """What members' values are changes of; `None` where they bring changes, or gradients."""
+        return self.agreed if self._absolute and self._is_model else None
+
+    def accepts(self, result: Reduced, weight: float) -> bool:
+        """Whether a round's sum may be what its members brought: finite, and not many times as long as those before.
+
+        All members hold the same bytes and see the same.  What stays long is how things are.
+        """
+        unsent = result.unsent
+        self.feedback.keep(unsent if unsent is not None and all_finite(unsent) else None)
+        if not math.isfinite(weight) or weight < 0 or not all_finite(result.total):
+            return False
+        if weight == 0:
+            return True
+        mean = result.total / np.float32(weight)
+        change = mean if self.origin is None else mean - self.origin
+        found = length(change)
+        if self._is_beyond_own(found):
+            return False
+        return self._anew or self._lengths.scale("all", found) > 0
+
+    def _is_beyond_own(self, found: float) -> bool:
+        """Whether a mean is absurdly long beside what this member gave: before there are rounds to compare it with,
+        somebody may have added up wrongly.  What honest members give differs by far less.
+        """
+        if self._given is None or self._given[1] <= 0:
+            return False
+        own = self._given[0] / np.float32(self._given[1])
+        return 0 < length(own if self.origin is None else own - self.origin) < found / BEYOND_OWN
 
     @property
     def pulls(self) -> bool:
@@ -126,8 +180,13 @@ class Fragment:
         if "unused" in saved:
             self._ahead.give_back(saved["unused"])
 
-    def begin_from(self, held: Vector) -> None:
-        """All members go on from this, each with the model that it has.
+    def restart(self) -> None:
+        """Rounds are among others from now on, who know nothing of those before."""
+        self._lengths.clear()
+        self._unshared = None  # models are averaged next, and these gradients are in them
+
+    def begin_from(self, held: Vector, *, handed: bool = False) -> None:
+        """All members go on from this, each with the model that it has, which may be just that, `handed` over.
 
         The next mean is of what was learned apart and is taken as it is: what an outer optimiser made of it would
         depend on where each has been.
@@ -135,6 +194,7 @@ class Fragment:
         self.agreed = held
         self._outer.start(held)
         self._anew = True
+        self.is_handed = self.is_handed or handed
 
     def unsent(self) -> Vector:
         """What the member can still give when it has nothing new."""
@@ -143,8 +203,7 @@ class Fragment:
     def mean(self, result: Reduced, weight: float) -> Vector | None:
         """What a round says; `None` if it says nothing of use.  All members hold the same bytes and see the same."""
         unsent = result.unsent
-        self.feedback.keep(unsent if unsent is not None and all_finite(unsent) else None)
-        if weight <= 0 or not all_finite(result.total):
+        if weight <= 0:
             return None
         mean: Vector = result.total / np.float32(weight)
         if self._given is not None and self._given[1] > 0 and not isinstance(self.correction, Uncorrected):

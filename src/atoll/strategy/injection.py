@@ -35,6 +35,10 @@ class Injection(Talk):
         self._replica.scale_batch(1 / (1 + self._nodes * self._batch * len(self._replica.members)))
         spawn(self._listen())
 
+    @property
+    def shares_examples(self) -> bool:
+        return True
+
     async def after_step(self) -> bool:
         assert self._spawn is not None
         replica, world = self._replica, self._replica.world
@@ -77,6 +81,14 @@ class Together(Talk):
     async def after_gradient(self) -> None:
         for talk in self._talks:
             await talk.after_gradient()
+
+    @property
+    def uses_gradients(self) -> bool:
+        return any(talk.uses_gradients for talk in self._talks)
+
+    @property
+    def shares_examples(self) -> bool:
+        return any(talk.shares_examples for talk in self._talks)
 
     async def after_step(self) -> bool:
         return any([await talk.after_step() for talk in self._talks])

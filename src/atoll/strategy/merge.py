@@ -15,7 +15,23 @@ from numpy.typing import NDArray
 from atoll.exchange import Vector
 from atoll.strategy.replica import Quantity, Replica, Work
 
-__all__ = ["Arrival", "ByAge", "ByWork", "Drift", "Equal", "Mean", "Merge", "Own", "PushSum", "Weight"]
+__all__ = [
+    "Arrival",
+    "ByAge",
+    "ByWork",
+    "Drift",
+    "Equal",
+    "Mean",
+    "Merge",
+    "Own",
+    "PushSum",
+    "Weight",
+    "average_buffers",
+]
+
+
+MERGES = 256
+"""How many merges a node remembers the time of."""
 
 
 class Weight(Protocol):
@@ -49,9 +65,18 @@ class Arrival:
     """When it was taken, on the sender's clock."""
     values: Vector
     work: Work
+    buffers: Vector
     weight: float = 1.0
     told: NDArray[np.bool_] | None = None
     """Which values the peer has told just now; the others are what it told before.  `None`: all."""
+
+
+def average_buffers(replica: Replica, others: list[Vector]) -> None:
+    """Buffers are the mean of the node's own and those that have arrived, whatever becomes of the weights."""
+    own = replica.read(Quantity.BUFFERS)
+    if len(own):
+        mean: Vector = np.mean([own, *others], axis=0, dtype=np.float32)
+        replica.write(Quantity.BUFFERS, mean)
 
 
 class Merge(Protocol):
@@ -74,9 +99,23 @@ class Own:
     def __init__(self, remembers: int) -> None:
         self.mass = 1.0
         self._past: deque[tuple[float, Vector]] = deque(maxlen=remembers)
+        self._merged_s: deque[float] = deque(maxlen=MERGES)
+
+    def merged(self, now: float, arrivals: int) -> None:
+        """So many arrivals have changed the model."""
+        self._merged_s.extend([now] * arrivals)
+
+    def merged_since(self, time: float) -> int:
+        """How many have since a time."""
+        return sum(merged >= time for merged in self._merged_s)
 
     def remember(self, now: float, values: Vector) -> None:
         self._past.append((now, values))
+
+    def forget(self) -> None:
+        """The node has another model from now on."""
+        self._past.clear()
+        self._merged_s.clear()
 
     def at(self, time: float) -> Vector | None:
         """The parameters at the last boundary not after `time`; the oldest known if it is longer ago."""
@@ -129,8 +168,9 @@ class ByAge(_Copies):
 class Drift(_Copies):
     """Compares an arrival with what the own model was when it was sent, and keeps what was learned since.
 
-    x ← x + Σ (arrival − x(then)) / (1 + number of arrivals).  A model that is a minute old then says how its node
-    differed a minute ago, rather than pulling back to where both were.
+    x ← x + Σ (arrival − x(then)) / (1 + n).  A model that is a minute old then says how its node differed a minute ago,
+    rather than pulling back to where both were.  n counts the arrivals of now and those that were merged while this one
+    was on its way: it knows nothing of them, and where all of them count in full, models swing around their mean.
     """
 
     remembers = 32
@@ -140,9 +180,11 @@ class Drift(_Copies):
         for arrival in arrivals:
             then = own.at(arrival.sent_s)
             differs = arrival.values - (replica.read(Quantity.PARAMETERS) if then is None else then)
+            differs /= np.float32(1 + len(arrivals) + own.merged_since(arrival.sent_s))
             change += differs if arrival.told is None else np.where(arrival.told, differs, np.float32(0))
             replica.include(arrival.work)
-        replica.add(Quantity.PARAMETERS, change / np.float32(1 + len(arrivals)))
+        replica.add(Quantity.PARAMETERS, change)
+        own.merged(replica.world.now, len(arrivals))
 
 
 @dataclass(frozen=True, slots=True)

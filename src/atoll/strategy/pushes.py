@@ -8,13 +8,14 @@ With a codec a push tells what has changed since what the peer is known to have 
 what was left out is part of the next push by itself.  Both sides count; a peer that missed one says so, and gets the
 whole model next.
 
-A node that begins when others have been learning for a while takes the first whole model that it is pushed for its own,
-and pushes nothing before that, or before it has waited for one in vain.
+A node that joins is new: it takes the first whole model that it is pushed for its own, and pushes nothing before that,
+or before it has waited for one in vain.  What a new node pushes is of use only to others that are new: of them the one
+with most work goes on.
 """
 
 import asyncio
-import math
 import struct
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -23,10 +24,11 @@ from numpy.typing import NDArray
 from atoll.codec import Codec
 from atoll.codec.transform import Cosine, LowRank
 from atoll.errors import StrategyError
-from atoll.exchange import Body, Vector
-from atoll.exchange.vectors import all_finite
+from atoll.exchange import Body, Lengths, Vector
+from atoll.exchange.vectors import all_finite, length
 from atoll.saved import Saved
-from atoll.strategy.merge import Arrival, Drift, Merge, Own
+from atoll.strategy.lineage import MOST_WORK
+from atoll.strategy.merge import Arrival, Drift, Merge, Own, average_buffers
 from atoll.strategy.replica import Quantity, Replica
 from atoll.strategy.talk import Spawn, Talk, record_push
 from atoll.strategy.when import When
@@ -38,7 +40,9 @@ from atoll.world.hearing import hear
 __all__ = ["Pushes"]
 
 PUSH, ACKNOWLEDGEMENT = "push", "push ack"
-_HEAD = struct.Struct("<IIdd")  # number, the push that it builds on (0: none), seconds when it was taken, weight
+_HEAD = struct.Struct("<IIdd?")  # number, the one that it builds on (0: none), seconds when taken, weight, if new
+MOST_MASS = 16.0
+"""No push carries more than so many nodes' mass a member: each that begins anew brings its own."""
 _ACK = struct.Struct("<I?")  # number, whether it could be read
 
 
@@ -100,8 +104,12 @@ class Pushes(Talk):
         """What a peer will have when it acknowledges."""
         self._under_way: dict[str, float] = {}
         """The weights of pushes that are not acknowledged."""
-        self._new_until_s = 0.0
-        """Until when this node is new: it has nothing to tell."""
+        self._lengths = Lengths()
+        """How far away peers' models usually are."""
+        self._is_new = False
+        """Whether it never had the run's model."""
+        self._silent_until_s = 0.0
+        """Until when a new node waits for a model."""
         self._spawn: Spawn | None = None
 
     @property
@@ -118,8 +126,10 @@ class Pushes(Talk):
         self._spawn = spawn
         self._initial = self._replica.read(Quantity.PARAMETERS)
         world = self._replica.world
+        self._is_new = not world.is_founder
+        if self._is_new:
+            self._silent_until_s = world.now + self._patience_s
         if world.is_late:
-            self._new_until_s = world.now + self._patience_s
             self._there = dict.fromkeys(self._peers)  # they know what it was before, if anything
         spawn(hear(world, PUSH, self._take))
         spawn(hear(world, ACKNOWLEDGEMENT, self._acknowledged))
@@ -131,22 +141,54 @@ class Pushes(Talk):
             arrivals, self._arrivals = self._arrivals, []
             whole = next((arrival for arrival in arrivals if arrival.told is None), None)
             if self._is_new and whole:
-                self._new_until_s = 0.0
-                replica.write(Quantity.PARAMETERS, whole.values)
-            if all_finite(replica.read(Quantity.PARAMETERS)):
-                self._merge(replica, arrivals, self._own)
+                self._adopt(whole)
+            elif self._is_new:
+                merged = False  # what has changed in a model that this node does not have
+            elif all_finite(replica.read(Quantity.PARAMETERS)):
+                if not self._merge.conserves_mass:  # else what is refused would be missing in everybody's mean for good
+                    arrivals = self._judged(arrivals)
+                merged = bool(arrivals)
+                if merged:
+                    self._merge(replica, arrivals, self._own)
+                    average_buffers(replica, [arrival.buffers for arrival in arrivals])
             else:  # there is nothing of its own to merge with
                 replica.write(Quantity.PARAMETERS, arrivals[-1].values)
         if self._merge.remembers:
             self._own.remember(replica.world.now, replica.read(Quantity.PARAMETERS))
-        if not self._is_new and self._when(replica, replica.steps - self._pushed_at_step, self._number):
+        if replica.world.now >= self._silent_until_s and self._when(
+            replica, replica.steps - self._pushed_at_step, self._number
+        ):
             self._pushed_at_step = replica.steps
             self._push()
         return merged
 
-    @property
-    def _is_new(self) -> bool:
-        return self._replica.world.now < self._new_until_s
+    def _judged(self, arrivals: list[Arrival]) -> list[Arrival]:
+        """Without models that are absurdly far away, by what is usual; one that has been for long is taken as if it
+        were nearer.
+        """
+        found, world = [], self._replica.world
+        for arrival in arrivals:
+            then = self._own.at(arrival.sent_s)
+            own = self._replica.read(Quantity.PARAMETERS) if then is None else then
+            differs = arrival.values - own
+            scale = self._lengths.scale(arrival.sender, length(differs))
+            if scale == 1:
+                found.append(arrival)
+                continue
+            why = f"{arrival.sender}: a model that is absurdly far away"
+            world.record(ContributionRefused(at=world.now, node=world.name, name="push", why=why))
+            if scale > 0:
+                found.append(replace(arrival, values=own + differs * np.float32(scale)))
+        return found
+
+    def _adopt(self, arrival: Arrival) -> None:
+        """Goes on from the model of another; what this node's own was like is forgotten."""
+        self._is_new, self._silent_until_s = False, 0.0
+        self._own.forget()
+        self._there = dict.fromkeys(self._peers)
+        self._replica.write(Quantity.PARAMETERS, arrival.values)
+        self._replica.write(Quantity.BUFFERS, arrival.buffers)
+        self._replica.take_over(arrival.work, {}, self._replica.global_step)
 
     def save(self) -> Saved:
         return {"mass": np.array([self._own.mass])}
@@ -154,13 +196,15 @@ class Pushes(Talk):
     def load(self, saved: Saved) -> None:
         self._own.mass = float(saved["mass"][0])
         self._there = dict.fromkeys(self._peers)  # who knows what they have
-        self._new_until_s = 0.0
+        self._is_new, self._silent_until_s = False, 0.0
 
     def _push(self) -> None:
         assert self._spawn is not None
         world = self._replica.world
         free = [name for name in self._peers if self._is_free(name)]
-        targets = self._whom(free, self._fanout, self._known, world.random)
+        chosen = self._whom(free, self._fanout, self._known, world.random)
+        # What waits for a link is old when it arrives: who cannot be reached gets the model of when it can.
+        targets = [name for name in chosen if world.peer(name).reachable]
         if not targets:
             return
         values = self._replica.read(Quantity.PARAMETERS)
@@ -171,7 +215,8 @@ class Pushes(Talk):
         if self._merge.conserves_mass:
             weight = self._own.mass / (len(targets) + 1)
             self._own.mass = weight
-        arrival = Arrival(world.name, world.now, values, self._replica.work.copy(), weight)
+        buffers = self._replica.read(Quantity.BUFFERS)
+        arrival = Arrival(world.name, world.now, values, self._replica.work.copy(), buffers, weight)
         for name in targets:
             self._number += 1
             self._known.setdefault(name, Acquaintance()).since = world.now
@@ -187,10 +232,11 @@ class Pushes(Talk):
 
     async def _send(self, name: str, number: int, arrival: Arrival) -> None:
         base, values = self._write(name, number, arrival.values)
-        head = _HEAD.pack(number, base, arrival.sent_s, arrival.weight)
+        head = _HEAD.pack(number, base, arrival.sent_s, arrival.weight, self._is_new)
         try:
             async with asyncio.timeout(self._patience_s):
-                await self._replica.world.peer(name).send(PUSH, head, values + arrival.work.tobytes())
+                body = values + arrival.buffers.tobytes() + arrival.work.tobytes()
+                await self._replica.world.peer(name).send(PUSH, head, body)
         except TimeoutError:
             known = self._known[name]
             known.since = None
@@ -216,16 +262,24 @@ class Pushes(Talk):
     def _take(self, message: Message) -> None:
         assert self._spawn is not None
         arrival = self._read(message)
-        if arrival:
+        if arrival and self._is_of_use(arrival, sender_is_new=_HEAD.unpack(message.head)[-1]):
             self._arrivals.append(arrival)
         (number,) = struct.unpack_from("<I", message.head)
         answer = _ACK.pack(number, arrival is not None)
         self._spawn(self._replica.world.peer(message.sender).send(ACKNOWLEDGEMENT, answer, lane=Lane.CONTROL))
 
+    def _is_of_use(self, arrival: Arrival, *, sender_is_new: bool) -> bool:
+        """What a new node has is of no use to others, but to one that is new too and has less."""
+        if not sender_is_new:
+            return True
+        own, theirs = int(self._replica.work.sum()), int(arrival.work.sum())
+        return self._is_new and (theirs, arrival.sender) > (own, self._replica.world.name)
+
     def _read(self, message: Message) -> Arrival | None:
-        number, base, sent_s, weight = _HEAD.unpack(message.head)
-        size = len(message.body) - 8 * len(self._replica.members)
-        if size < 0 or not 0 < weight < math.inf:
+        number, base, sent_s, weight, _ = _HEAD.unpack(message.head)
+        work_bytes, buffer_bytes = self._replica.work.nbytes, self._replica.read(Quantity.BUFFERS).nbytes
+        size = len(message.body) - work_bytes - buffer_bytes
+        if size < 0 or not 0 < weight <= MOST_MASS * len(self._replica.members):
             raise ValueError(f"{len(message.body)} bytes with a weight of {weight} are no model")
         read = self._read_values(message.sender, number, base, message.body[:size])
         if read is None:
@@ -234,9 +288,12 @@ class Pushes(Talk):
         assert self._initial is not None
         if len(values) != len(self._initial) or not all_finite(values):
             raise ValueError(f"{len(values)} values are no model of {len(self._initial)}, or not finite")
-        work = np.frombuffer(message.body[size:], dtype=np.int64)
+        buffers = np.frombuffer(message.body[size : size + buffer_bytes], dtype=np.float32)
+        work = np.frombuffer(message.body[size + buffer_bytes :], dtype=np.int64)
+        if not all_finite(buffers) or (work < 0).any() or (work > MOST_WORK).any():
+            raise ValueError("buffers that are not finite, or work that nobody can have done")
         record_push(self._replica.world, f"push of {message.sender}", sent_s)
-        return Arrival(message.sender, sent_s, values, work, weight, told)
+        return Arrival(message.sender, sent_s, values, work, buffers, weight, told)
 
     def _read_values(
         self, sender: str, number: int, base: int, body: Body

@@ -26,6 +26,8 @@ class Quantity(enum.Enum):
 
     PARAMETERS = "parameters"
     GRADIENT = "gradient"
+    BUFFERS = "buffers"
+    """Batch-norm statistics and the like: averaged plainly, whatever is done to the rest."""
 
 
 class Replica(Protocol):
@@ -55,10 +57,10 @@ class Replica(Protocol):
         """What the model includes."""
 
     def read(self, quantity: Quantity) -> Vector:
-        """A copy of all parameters, or of their gradients, as one vector."""
+        """A copy of all parameters, of their gradients, or of all buffers, as one vector."""
 
     def write(self, quantity: Quantity, values: Vector) -> None:
-        """Replaces all parameters, or their gradients."""
+        """Replaces all parameters, their gradients, or all buffers."""
 
     def add(self, quantity: Quantity, change: Vector) -> None:
         """Adds to all parameters, or to their gradients."""
@@ -82,5 +84,15 @@ class Replica(Protocol):
     def memory(self) -> Saved:
         """What the optimiser remembers, to be handed to a node that is new."""
 
-    def take_over(self, work: Work, memory: Saved) -> None:
-        """The model was handed over by a peer and includes this work; so, maybe, was what its optimiser remembers."""
+    @property
+    def global_step(self) -> int:
+        """The run's step: how far the model has come, on whichever nodes."""
+
+    def take_over(self, work: Work, memory: Saved, steps: int) -> None:
+        """The model was handed over by a peer.
+
+        Args:
+            work: what it includes; what this node's own model included before is no part of it.
+            memory: what the peer's optimiser remembers, if that was asked for.
+            steps: the run's step.
+        """

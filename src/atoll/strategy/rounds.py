@@ -15,23 +15,27 @@ member takes part with weight 0.
 Rounds of parameters are among those who are here (`atoll.group`).  When that changes, a round under way is given up,
 and all members go back to the last model that every one of them had agreed on: the next round, one like any other, then
 averages what each has changed since, together or alone.  A node that was cut off and a side of a partition are one
-case.  Who does not have that model, because it is new or was away for very long, is handed it first.  Where gradients
-are averaged, models are averaged a few times after every such change, by rounds of their own.
+case.  Who does not have that model, because it is new or was away for very long, is handed it first, and has nothing to
+give to its first round.  Where only one member has anything to go on from, the others are handed its model as it is
+then.  Where gradients are averaged, models are averaged a few times after every such change, by rounds of their own.
+
+A node that is alone holds no rounds.
 """
 
 import asyncio
 import itertools
 import math
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from statistics import median
 
 import numpy as np
 
 from atoll.codec.reduce import Plain, Reduced, Reduction, fitting
 from atoll.errors import StrategyError
-from atoll.exchange import Round, Vector
+from atoll.exchange import Judge, Round, Vector
+from atoll.exchange.judge import FAR_OUT, FAR_OUT_APART, FAR_OUT_GRADIENT
 from atoll.exchange.vectors import all_finite, digest
 from atoll.group import GRACE_S, Summary, View
 from atoll.saved import Saved, part, under
@@ -40,7 +44,7 @@ from atoll.strategy.choice import Choice
 from atoll.strategy.correction import Correction, Uncorrected
 from atoll.strategy.fragment import Fragment
 from atoll.strategy.handover import Handover
-from atoll.strategy.lineage import START, Lineage, read_summary
+from atoll.strategy.lineage import START, Lineage, Standing, common_agreement
 from atoll.strategy.merge import Mean, Weight
 from atoll.strategy.outer import Outer, TakeMean
 from atoll.strategy.replica import Quantity, Replica
@@ -61,6 +65,8 @@ REMEMBERED = 8
 LONG_AGO = 1 << 30
 WORSE = 1.5
 """A node's loss on its own batches may grow so much while it is apart before what it has learned counts less."""
+HOPELESS_S, HOPELESS_ROUNDS = 60.0, 20.0
+"""How long a round may take, and how many times as long as the last ones."""
 GRACE_ROUNDS = 4
 """How many rounds long somebody may be away before the others go on without it."""
 
@@ -133,9 +139,10 @@ class Rounds(Talk):
             raise StrategyError("`ahead` is about models, and gradients are averaged: expected quantity=parameters")
         size = len(replica.read(quantity))
         cuts = np.linspace(0, size, fragments + 1).round().astype(int).tolist()
-        absolute = self._reduction.exact or quantity is Quantity.GRADIENT
+        is_model = quantity is not Quantity.GRADIENT
+        absolute = self._reduction.exact or not is_model
         self._fragments = [
-            Fragment(slice(start, stop), outer(), ahead(), correction(), decay, absolute=absolute)
+            Fragment(slice(start, stop), outer(), ahead(), correction(), decay, absolute=absolute, is_model=is_model)
             for start, stop in itertools.pairwise(cuts)
         ]
         self._spawn: Spawn | None = None
@@ -152,10 +159,18 @@ class Rounds(Talk):
         """It holds something else than the others, and trains alone until there is a new view."""
         self._loss = math.nan
         """What the node's own loss was when it last agreed with others."""
-        self._handover = Handover(replica, self._all_held, optimizer=hand_optimizer)
+        self._common: list[Vector] | None = None
+        """What the view goes on from, as far as this node holds it."""
+        self._is_sole_holder = False
+        """Whether the others are to be handed this node's model, as it is at the next step boundary."""
+        self._buffers = replica.read(Quantity.BUFFERS)
+        """What all members' were, on average, after the last round."""
+        sizes = [*(fragment.span.stop - fragment.span.start for fragment in self._fragments), len(self._buffers)]
+        self._handover = Handover(replica, sizes, self._to_hand_out, optimizer=hand_optimizer)
         self._steady = steady
         self._on_view = on_view
         self._first_wait_s = first_wait_s
+        self._judge = Judge(Tail.trailer(replica, len(self._buffers)), self._refused)
         self._models: Rounds | None = None
         if quantity is Quantity.GRADIENT:
             self._models = Rounds(
@@ -172,7 +187,7 @@ class Rounds(Talk):
         if self._models:
             self._models.start(spawn)
         else:
-            self._replica.group.start(spawn, self)
+            self._replica.group.start(spawn, self, progress=lambda: self._replica.steps)
             self._handover.start(spawn)
         self._reduction.start(self._replica.world, self._replica.members, spawn)
         initial = self._replica.read(Quantity.PARAMETERS)
@@ -182,7 +197,8 @@ class Rounds(Talk):
         if world.is_late:
             self._first_wait_s = LEAST_WAIT_S
         start = START if not world.is_late else (f"{world.name} at {world.now}", 0)
-        self._lineage = Lineage([_held(fragment) for fragment in self._fragments], start)
+        held = [_held(fragment) for fragment in self._fragments]
+        self._lineage = Lineage(held, start, is_new=not world.is_founder)
 
     async def after_gradient(self) -> None:
         if self._quantity is Quantity.GRADIENT:
@@ -207,10 +223,12 @@ class Rounds(Talk):
 
     @property
     def is_idle(self) -> bool:
-        if self._models or self._handover.is_under_way:
+        if self._models or self._handover.is_under_way or self._is_sole_holder:
             return False
         if any(not isinstance(fragment.correction, Uncorrected) for fragment in self._fragments):
             return False
+        if self._replica.group.is_alone:
+            return True
         pending = self._pending
         if pending is not None:
             return not pending.task.done()
@@ -253,14 +271,20 @@ class Rounds(Talk):
 
     async def _turn(self) -> bool:
         """A step boundary."""
+        group = self._replica.group
         if self._models:
-            if self._replica.group.held or not self._models.settled:
+            if group.held or group.is_alone or not self._models.settled:
                 return False
             self._collect()
-        elif self._replica.group.held or self._is_astray:
+        elif group.held or self._is_astray:
             return False
         elif self._handover.is_under_way:
             return self._join()
+        elif self._is_sole_holder:
+            self._hand_out_own()
+        if group.is_alone:
+            return False
+        self._look_at_pending()
         merged = self._apply()
         # A gradient is exchanged before its step is counted.
         step = self._replica.steps + (self._quantity is Quantity.GRADIENT)
@@ -304,12 +328,14 @@ class Rounds(Talk):
         weight = self._weight(step - fragment.step)
         if fragment.is_anew:
             weight *= self._soundness()
-        if not fragment.begin(snapshot):
+        if not fragment.begin(None if fragment.is_handed else snapshot):
             snapshot, weight = None, 0.0
         self._begun_at_step = fragment.step = step
-        tail = Tail.own(replica, weight, self._choice.report())
-        via = self._choice.now()
-        meeting = Round(world, name, self._who(self._number, view.members), key=self._number)
+        tail = Tail.own(replica, weight, self._choice.report(), alarm=self._judge.is_alarmed)
+        via = "gather" if self._judge.distrusts_sums and "gather" in self._reduction.vias else self._choice.now()
+        usual = FAR_OUT_GRADIENT if self._quantity is Quantity.GRADIENT else FAR_OUT
+        self._judge.begin(name, fragment.origin, far_out=FAR_OUT_APART if fragment.is_anew else usual)
+        meeting = Round(world, name, self._who(self._number, view.members), key=self._number, judge=self._judge)
         task = self._spawn(self._outcome(meeting, tail, via, fragment, snapshot))
         self._pending = _Pending(meeting, via, fragment, snapshot, step, alone, world.now, task)
         self._number += 1
@@ -329,13 +355,17 @@ class Rounds(Talk):
         """
         payload = fragment.payload(snapshot, float(tail[0]))
         if payload is None:
-            world = self._replica.world
-            world.record(ContributionRefused(at=world.now, node=world.name, name=meeting.name, why="not finite"))
-            snapshot, payload, tail[0] = None, fragment.unsent(), 0.0
+            if not fragment.is_handed:
+                self._refused(meeting.name, "not finite")
+            snapshot, payload = None, fragment.unsent()
+            Tail.silence(tail, len(self._replica.members), len(self._buffers))
         result = await self._reduce(meeting, payload, tail, via)
         if result is None:
             return None
-        read = Tail.read(result.tail, len(self._replica.members))
+        read = Tail.read(result.tail, len(self._replica.members), len(self._buffers))
+        if read is None or not fragment.accepts(result, read.weight):
+            self._refused(meeting.name, "a sum that makes no sense")
+            return _Outcome.refused(via, len(self._replica.members))
         mean = fragment.mean(result, read.weight)
         await asyncio.sleep(0)
         if self._quantity is Quantity.GRADIENT:
@@ -358,15 +388,19 @@ class Rounds(Talk):
             return await self._reduction(meeting, payload, tail, via)
         except* NOT_UNDERSTOOD as errors:
             why = f"not understood ({errors.exceptions[0]})"
-        world = self._replica.world
-        world.record(ContributionRefused(at=world.now, node=world.name, name=meeting.name, why=why))
+        self._refused(meeting.name, why)
         return None
+
+    def _refused(self, name: str, why: str) -> None:
+        world = self._replica.world
+        world.record(ContributionRefused(at=world.now, node=world.name, name=name, why=why))
 
     async def _wait(self) -> None:
         assert self._pending is not None
         since, pending = self._replica.world.now, self._pending
         expected = self._patience * median(self._durations) if self._durations else self._first_wait_s
-        await asyncio.wait({pending.task}, timeout=max(LEAST_WAIT_S, expected))
+        with self._replica.group.waiting():
+            await asyncio.wait({pending.task}, timeout=max(LEAST_WAIT_S, expected))
         self._replica.world.record(
             Waited(
                 at=self._replica.world.now,
@@ -375,6 +409,15 @@ class Rounds(Talk):
                 why=pending.meeting.name,
             )
         )
+
+    def _look_at_pending(self) -> None:
+        """A round that takes absurdly long will not end: members wait for what nobody sends.  Another view ends it."""
+        pending, now = self._pending, self._replica.world.now
+        if pending is None or pending.task.done() or not self._durations:
+            return
+        if now - pending.since > max(HOPELESS_S, HOPELESS_ROUNDS * median(self._durations)):
+            self._pending = replace(pending, since=now)
+            self._replica.group.object()
 
     def _apply(self) -> bool:
         """Takes the result of the round under way, if it is there."""
@@ -385,15 +428,25 @@ class Rounds(Talk):
         self._done += 1
         replica, world = self._replica, self._replica.world
         outcome = pending.task.result()
-        if outcome is None:  # somebody sent what is no part of a round: who holds something else now finds that out
+        if outcome is None or outcome.is_refused:
+            # Somebody sent what is no part of a round: who holds something else now finds that out.  Or all members
+            # have refused the sum, since they hold the same bytes.
+            if outcome is not None and self._reduction.vias != ("gather",):
+                self._judge.distrust_sums()
+            pending.fragment.abandon(pending.snapshot)
             return False
         tail, told = outcome.tail, outcome.digest
+        if tail.alarms > 0 and self._reduction.vias != ("gather",):  # which all members see alike
+            self._judge.distrust_sums()
         late = replica.steps + (self._quantity is Quantity.GRADIENT) > pending.step
         if self._quantity is Quantity.PARAMETERS:
             self._take(pending, outcome)
         elif outcome.mean is not None:
             self._take_gradient(pending, outcome.snapshot, outcome.mean, late=late)
             told = digest(outcome.mean)
+        if len(self._buffers) and all_finite(tail.buffers):
+            self._buffers = tail.buffers
+            replica.write(Quantity.BUFFERS, tail.buffers)
         replica.include(tail.work)
         self._loss = replica.loss
         self._durations.append(world.now - pending.since)
@@ -424,6 +477,7 @@ class Rounds(Talk):
     def _take(self, pending: "_Pending", outcome: "_Outcome") -> None:
         """The model follows what was agreed on."""
         replica, fragment = self._replica, pending.fragment
+        fragment.is_handed = False
         assert outcome.agreed is not None
         if outcome.mean is not None:
             fragment.agree(outcome.agreed)
@@ -452,7 +506,25 @@ class Rounds(Talk):
     # Who is here ---
 
     def summary(self) -> Summary:
-        return self._lineage.summary()
+        return self._standing.summary()
+
+    @property
+    def _standing(self) -> Standing:
+        work = tuple(self._replica.work.tolist())
+        distrusts = frozenset(self._handover.distrusted)
+        return Standing(self._lineage.agreements, work, self._lineage.is_new, distrusts, self._handover.taking)
+
+    def stands(self, summary: Summary) -> bool:
+        return self._read(summary).agreements == self._lineage.agreements
+
+    def check(self, summary: Summary) -> None:
+        self._read(summary)
+
+    def are_together(self, summaries: Iterable[Summary]) -> bool:
+        return bool(set.intersection(*(set(self._read(summary).agreements) for summary in summaries)))
+
+    def _read(self, summary: Summary) -> Standing:
+        return Standing.read(summary, len(self._replica.members))
 
     def results(self) -> Summary:
         return [list(result) for result in self._results.items()]
@@ -461,15 +533,16 @@ class Rounds(Talk):
         """Who holds something else than the leader after one and the same round has made a mistake, whoever it was: it
         forgets what it has in common with others, and is handed what they hold.
         """
-        world = self._replica.world
         for name, theirs in results:
             if self._results.get(name, theirs) != theirs:
-                why = f"{sender} holds {theirs}, and this node {self._results[name]}"
-                world.record(ContributionRefused(at=world.now, node=world.name, name=str(name), why=why))
-                self._lineage = Lineage(self._lineage.held, (f"{world.name} at {world.now}", 0))
+                self._refused(str(name), f"{sender} holds {theirs}, and this node {self._results[name]}")
+                self._lineage.forget(self._own_start())
                 self._is_astray = True
                 return False
         return True
+
+    def _own_start(self) -> tuple[str, int]:
+        return f"{self._replica.world.name} at {self._replica.world.now}", 0
 
     def installed(self, view: View, summaries: dict[str, Summary]) -> None:
         """Rounds are among others from now on."""
@@ -478,16 +551,36 @@ class Rounds(Talk):
         self._lineage.ends()
         for fragment in self._fragments:
             fragment.correction.here(everybody=len(view.members) == len(self._replica.members))
-        theirs = {name: read_summary(summaries[name]) for name in view.members}
-        agreement = Lineage.chosen(theirs.values())
-        if agreement in self._lineage:
-            self._begin_from(self._lineage.back_to(agreement))
+        common = common_agreement({name: self._read(summaries[name]) for name in view.members}, view.name)
+        self._common, self._is_sole_holder = None, False
+        if self._replica.world.name not in common.holders:
+            self._handover.ask(self._nearest(list(common.holders)), view, common)
+        elif common.is_now:
+            self._is_sole_holder = True
         else:
-            hosts = [name for name in view.members if agreement in theirs[name]]
-            self._handover.ask(self._nearest(hosts), view, agreement)
-        self._handover.view_changed()
+            self._common = self._lineage.back_to(common.agreement)
+            self._begin_from(self._common)
+        if self._replica.world.name in common.holders and len(view.members) > 1:
+            self._lineage.is_new = False
+        self._handover.changed()
         if self._on_view:
             self._on_view()
+
+    def _to_hand_out(self) -> list[Vector] | None:
+        return None if self._common is None else [*self._common, self._buffers]
+
+    def _hand_out_own(self) -> None:
+        """The model as it is now is what all members of the view go on from."""
+        values = self._replica.read(Quantity.PARAMETERS)
+        self._buffers = self._replica.read(Quantity.BUFFERS)
+        self._is_sole_holder = False
+        if not all_finite(values):  # what was agreed on last is better
+            self._common = self._lineage.held
+        else:
+            self._common = [values[fragment.span] for fragment in self._fragments]
+            self._begin_from(self._common)
+        self._lineage.agreed(self._replica.group.view.name, 0, self._common)
+        self._handover.changed()
 
     def _nearest(self, hosts: list[str]) -> str:
         """Of those who are equally near, to the millisecond, not everybody asks the same one."""
@@ -495,12 +588,9 @@ class Rounds(Talk):
         peer = self._replica.world.peer
         return min(hosts[first:] + hosts[:first], key=lambda name: min(peer(name).round_trip_s, 1e6) // 1e-3)
 
-    def _all_held(self) -> Vector:
-        return np.concatenate([_held(fragment) for fragment in self._fragments])
-
-    def _begin_from(self, held: list[Vector]) -> None:
+    def _begin_from(self, held: list[Vector], *, handed: bool = False) -> None:
         for fragment, values in zip(self._fragments, held, strict=True):
-            fragment.begin_from(values)
+            fragment.begin_from(values, handed=handed)
 
     def _begin_anew(self) -> None:
         """Gives up what is under way, and forgets what was learned of others."""
@@ -512,25 +602,32 @@ class Rounds(Talk):
         self._begun_at_step = -LONG_AGO  # what was learned apart is merged at once, and nobody waits for steps first
         self._choice = Choice(self._via, self._reduction.vias)
         self._reduction.restart()
+        self._judge.restart()
         pending, self._pending = self._pending, None
         if pending:
             pending.task.cancel()
             pending.fragment.abandon(pending.snapshot)
         for fragment in self._fragments:
-            fragment.collected()  # models are averaged next, and these gradients are in them
+            fragment.restart()
         self._handover.end()
 
     def _join(self) -> bool:
-        """Takes over what most hold, once it is here."""
+        """Takes over what the others go on from, once it is here."""
         handed = self._handover.handed
         if handed is None:
             return False
-        values = handed.values
-        self._replica.write(Quantity.PARAMETERS, values)
-        self._replica.take_over(handed.work, handed.memory)
-        held = [values[fragment.span] for fragment in self._fragments]
-        self._begin_from(held)
+        *held, self._buffers = handed.held
+        if self._lineage.is_new:  # else its own model is as good until the first round
+            self._replica.write(Quantity.PARAMETERS, np.concatenate(held))
+            self._replica.write(Quantity.BUFFERS, self._buffers)
+        try:
+            self._replica.take_over(handed.work, handed.memory, handed.steps)
+        except NOT_UNDERSTOOD as error:
+            self._refused("state", f"what the host's optimiser remembers does not fit ({error})")
+            self._replica.take_over(handed.work, {}, handed.steps)
+        self._begin_from(held, handed=True)
         self._lineage.adopt(handed.agreement, held)
+        self._common = held
         self._when.agreed()
         self._handover.end()
         world = self._replica.world
@@ -569,6 +666,13 @@ class _Outcome:
     change: Vector | None = None
     """What to add to a model that has made steps since; `None`: what lies on top of what is agreed on must be seen."""
     digest: str = ""
+    is_refused: bool = False
+    """Whether its sum makes no sense."""
+
+    @classmethod
+    def refused(cls, via: str, members: int) -> "_Outcome":
+        nothing: Vector = np.zeros(0, dtype=np.float32)
+        return cls(via, Tail(0.0, np.zeros(members, dtype=np.int64), nothing, nothing), None, None, is_refused=True)
 
 
 def _held(fragment: Fragment) -> Vector:

@@ -20,7 +20,24 @@ from atoll.saved import Saved
 from atoll.strategy.replica import Quantity, Replica, Work
 from atoll.strategy.talk import Strategy, Talk
 
-__all__ = ["RECIPES", "Count", "Momentum", "Range", "Recipe", "Setting", "Share", "parse_strategy", "recipe"]
+__all__ = [
+    "DEFAULT_STRATEGY",
+    "ISLANDS_STRATEGY",
+    "RECIPES",
+    "Count",
+    "Momentum",
+    "Range",
+    "Recipe",
+    "Setting",
+    "Share",
+    "parse_strategy",
+    "recipe",
+]
+
+DEFAULT_STRATEGY = "allreduce:every=8"
+"""How nodes talk where nobody says how: a plain mean, with nothing to tune and no further copies of the model."""
+ISLANDS_STRATEGY = "allreduce:every=8,overlap"
+"""The same between islands: pipelines go on while averages are on their way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,10 +166,10 @@ def parse_strategy(text: str) -> Strategy:
         chosen[key] = settings[key].read(value, where)
     make = partial(_join, found.make, chosen)
     try:
-        make(_Nobody())
+        talk = make(_Nobody())
     except StrategyError as error:
         raise StrategyError(f"strategy {text!r}: {error}") from None
-    return Strategy(text, make)
+    return Strategy(text, make, uses_gradients=talk.uses_gradients, shares_examples=talk.shares_examples)
 
 
 class _Nobody:
@@ -175,8 +192,8 @@ class _Nobody:
     def work(self) -> Work:
         return np.zeros(1, dtype=np.int64)
 
-    def read(self, quantity: Quantity) -> Vector:  # noqa: ARG002 - the shape of a replica
-        return np.zeros(1, dtype=np.float32)
+    def read(self, quantity: Quantity) -> Vector:
+        return np.zeros(0 if quantity is Quantity.BUFFERS else 1, dtype=np.float32)
 
     def write(self, quantity: Quantity, values: Vector) -> None:
         """Nobody has a model."""
@@ -202,7 +219,11 @@ class _Nobody:
     def memory(self) -> Saved:
         return {}
 
-    def take_over(self, work: Work, memory: Saved) -> None:
+    @property
+    def global_step(self) -> int:
+        return 0
+
+    def take_over(self, work: Work, memory: Saved, steps: int) -> None:
         """Nor anything to hand over."""
 
 

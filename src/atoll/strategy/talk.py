@@ -30,6 +30,11 @@ class Talk:
         """Whether `after_gradient` does anything."""
         return type(self).after_gradient is not Talk.after_gradient
 
+    @property
+    def shares_examples(self) -> bool:
+        """Whether nodes give each other some of their examples."""
+        return False
+
     async def after_step(self) -> bool:
         """A step is done.  Returns whether the model was merged with others'."""
         return False
@@ -69,3 +74,7 @@ class Strategy:
     name: str
     """As written by the user, with all that differs from the defaults."""
     talk: Callable[[Replica], Talk]
+    uses_gradients: bool = False
+    """Whether it averages or changes gradients, before the optimiser uses them."""
+    shares_examples: bool = False
+    """Whether nodes give each other some of their examples."""

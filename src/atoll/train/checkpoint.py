@@ -5,6 +5,7 @@ beside its place and moved there.  A run's checkpoint is a folder with a file fo
 way.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -34,11 +35,16 @@ def write_node(path: Path, saved: Saved, identity: Identity) -> None:
     about = json.dumps(identity, sort_keys=True)
     metadata = {"atoll checkpoint": str(FORMAT), "identity": about, "digest": _digest(arrays, about)}
     beside = path.with_name(path.name + ".part")
-    with beside.open("wb") as file:
-        file.write(safetensors.numpy.save(arrays, metadata))
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
+    try:
+        with beside.open("wb") as file:
+            file.write(safetensors.numpy.save(arrays, metadata))
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            beside.unlink(missing_ok=True)  # a full disk has use for the room
+        raise
 
 
 def read_node(path: Path, identity: Identity) -> Saved:
@@ -64,7 +70,11 @@ def read_node(path: Path, identity: Identity) -> Saved:
     for key, expected in json.loads(json.dumps(identity)).items():
         if theirs.get(key) != expected:
             there = theirs.get(key)
-            raise CheckpointError(f"{path}: is of another run: {key} is {there!r} there, and {expected!r} here")
+            told = f"{path}: is of another run: {key} is {there!r} there, and {expected!r} here"
+            if key == "node" and there is not None:
+                told = f"{path}: is of another node: {there} wrote it, and this is {expected}; with the same key file"
+                told += " (--key; key= in a script) a machine gets its old seat back"
+            raise CheckpointError(told)
     return arrays
 
 

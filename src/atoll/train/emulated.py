@@ -2,7 +2,7 @@
 
 import contextlib
 import shutil
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import numpy as np
@@ -51,10 +51,18 @@ LATE_SHARE, CPU_SHARE = 0.05, 0.8
 """A switch that delivers more of its packets late, or is busier, is not to be believed."""
 
 
-def emulate_all(specs: list[RunSpec], folder: Path) -> Generator[RunSpec | None, None, None]:
+def emulate_all(
+    specs: list[RunSpec], folder: Path, *, on_failure: Callable[[RunSpec, Exception], None] | None = None
+) -> Generator[RunSpec | None, None, None]:
     """Runs everything, one after the other, since the runs would share the machine; traces go to `folder`.
 
     Yields each spec when it is done, and `None` every now and then in between, so that progress can be shown.
+
+    Args:
+        specs: what to run.
+        folder: where traces go.
+        on_failure: is called with each run that failed, and why; the others go on.  If left out, the first failure is
+            raised here.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for spec in specs:
@@ -62,9 +70,12 @@ def emulate_all(specs: list[RunSpec], folder: Path) -> Generator[RunSpec | None,
         try:
             for _ in run_emulated(spec, path):
                 yield None
-        except BaseException:
+        except BaseException as error:
             path.unlink(missing_ok=True)
-            raise
+            if on_failure is None or not isinstance(error, Exception):
+                raise
+            on_failure(spec, error)
+            continue
         yield spec
 
 

@@ -12,11 +12,11 @@ import hashlib
 import json
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
 
 from atoll.group import Group, Summary, View
 from atoll.island import Pipeline, Prober, Seat, StageModel
@@ -99,6 +99,8 @@ class IslandNode:
         self.stock = Stock(hall, lesson)
         self._exchanges: dict[RangeKey, _Exchange] = {}
         self._exchanges_are_old = False
+        self._gradients: list[tuple[nn.Parameter, Tensor | None]] = []
+        """Of the update under way.  A stage drops them with the update, and strategies look at them after it."""
         self._group: asyncio.TaskGroup | None = None
         self._work: Background | None = None
         self._running = ""
@@ -200,6 +202,15 @@ class IslandNode:
     def summary(self) -> Summary:
         return [["islands", self._settlement.digest if self._settlement else ""], *self.standing.summary()]
 
+    def stands(self, summary: Summary) -> bool:
+        return summary == self.summary()
+
+    def check(self, summary: Summary) -> None:
+        """A standing that makes no sense is taken as none, by all alike (`Standing.read`)."""
+
+    def are_together(self, summaries: Iterable[Summary]) -> bool:
+        return bool(set.intersection(*(set(map(tuple, summary)) for summary in summaries)))
+
     def installed(self, view: View, summaries: dict[str, Summary]) -> None:
         standings = {name: Standing.read(summaries[name]) for name in view.members}
         about = hashlib.blake2b(json.dumps(summaries, sort_keys=True).encode(), digest_size=4).hexdigest()
@@ -258,6 +269,7 @@ class IslandNode:
         if self._work is not None:
             self._work.cancel()
         self._work, self._running = None, ""
+        self._gradients = []
         self.stage = self.pipeline = None
 
     def _begin(self, settlement: Settlement, layers: Layers) -> None:
@@ -367,6 +379,8 @@ class IslandNode:
     async def _before_update(self) -> None:
         talks = [each.talk for each in self._exchanges.values()]
         await asyncio.gather(*(talk.after_gradient() for talk in talks if talk.uses_gradients))
+        modules = [held.module for held in self.stock.used.values()]
+        self._gradients = [(each, each.grad) for module in modules for each in module.parameters()]
 
     async def _updated(self, samples: int) -> None:
         assert self.stage is not None
@@ -378,14 +392,25 @@ class IslandNode:
         for each in self._exchanges.values():
             each.replica.steps += 1
             each.replica.work[each.replica.rank] += samples
-        talks = [each.talk for each in self._exchanges.values()]
-        merged = any(await asyncio.gather(*(talk.after_step() for talk in talks if not talk.is_idle)))
+        merged = await self._after_step()
         exam = self._lesson.exam
         if exam and (merged or self.stage.updates - self._tested_at >= exam.every):
             self._test(exam.every)
         self._lesson.learned(self.updates, self._loss())
         self._is_at_boundary()
         self._updated_once.set()
+
+    async def _after_step(self) -> bool:
+        """Every exchange has its turn, with the gradients of the update in place, as with whole replicas."""
+        gradients, self._gradients = self._gradients, []
+        talks = [each.talk for each in self._exchanges.values()]
+        for parameter, gradient in gradients:
+            parameter.grad = gradient
+        try:
+            return any(await asyncio.gather(*(talk.after_step() for talk in talks if not talk.is_idle)))
+        finally:
+            for parameter, _ in gradients:
+                parameter.grad = None
 
     def _test(self, every: int) -> None:
         """Where somebody sees the whole model, its last stage tests it; else test examples go through the stages."""

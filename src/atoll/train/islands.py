@@ -60,24 +60,29 @@ __all__ = [
 UNKNOWN_S, UNKNOWN_RATE = 0.05, 12.5e6
 """What is taken for a way that nobody has measured yet: latency, and bytes a second."""
 MakeOptimizer = Callable[[Sequence[nn.Parameter]], Optimizer | None]
-_SIZE = re.compile(r"([0-9.]+)\s*([kKMGT]?)B?")
+_SIZE = re.compile(r"([0-9.]+)\s*([kKMGT]?)(B?)")
 _WRITTEN = 1 << 16
 """So many values say how much a codec makes of one."""
 
 
-def parse_size(text: str) -> float:
-    """Bytes.
+def parse_size(text: str, what: str = "") -> float:
+    """Bytes; `what` says in errors where the size stands.
 
     >>> parse_size("6GB")
     6000000000.0
     """
+    where = f"{what}: " if what else ""
     found = _SIZE.fullmatch(text.strip())
     try:
         number = float(found.group(1)) if found else math.nan
     except ValueError:
         number = math.nan
     if found is None or not number > 0:
-        raise TaskError(f"{text!r} is no size: expected a number and a unit, as in 6GB or 300MB")
+        raise TaskError(f"{where}{text!r} is no size: expected a number and a unit, as in 6GB or 300MB")
+    if not found.group(2) and not found.group(3):
+        raise TaskError(
+            f"{where}{text!r} has no unit: write {found.group(1)}GB, {found.group(1)}MB or {found.group(1)}kB"
+        )
     return number * {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}[found.group(2)]
 
 
@@ -128,7 +133,7 @@ def parse_islands(text: str) -> IslandSettings:
 
 def _setting(name: str, value: str, text: str) -> object:
     if name == "memory":
-        return parse_size(value)
+        return parse_size(value, f"islands {text!r}: memory")
     if name == "wire":
         parse_codec(value, f"islands {text!r}: wire")
         return value

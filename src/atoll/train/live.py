@@ -63,7 +63,7 @@ def node(world: LiveWorld, settings: dict[str, Any]) -> Coroutine[Any, Any, None
     task = load_task(settings["task"], Path(settings["data"]) if settings["data"] else None)
     task = task.to(check_device(settings["device"]))
     faults = parse_faults(settings["faults"], members)
-    world.slowness = slowness(world.name, faults)
+    world.slowness = slowness(world, faults)
     if settings["islands"]:
         chosen = parse_islands(settings["islands"]["islands"])
         return _hold(world, lay_out(settings["islands"]["facts"], task, chosen), task, settings)
@@ -102,16 +102,20 @@ async def _train(world: LiveWorld, replica: TrainedReplica, task: Task, parts: P
         raise
 
 
-def slowness(name: str, faults: tuple[Fault, ...]) -> "Slowness":
+def slowness(world: LiveWorld, faults: tuple[Fault, ...]) -> "Slowness":
     """How much slower than it should be a node is, by a script of faults."""
-    return Slowness([fault for fault in faults if fault.kind == "slow" and name in fault.nodes])
+    own = [fault for fault in faults if fault.kind in ("slow", "hang") and world.name in fault.nodes]
+    return Slowness(own, world.step_s)
 
 
 class Slowness:
-    """How much slower than it should be a machine is at a time."""
+    """How much slower than it should be a machine is at a time; a step during which it hangs ends with that."""
 
-    def __init__(self, faults: list[Fault]) -> None:
+    def __init__(self, faults: list[Fault], step_s: float) -> None:
         self._faults = faults
+        self._step_s = step_s
 
     def __call__(self, now: float) -> float:
-        return math.prod(fault.factor for fault in self._faults if fault.at <= now < fault.until)
+        here = [fault for fault in self._faults if fault.at <= now < fault.until]
+        hangs_s = max((fault.until - now for fault in here if fault.kind == "hang"), default=0.0)
+        return max(math.prod(fault.factor for fault in here), hangs_s / self._step_s if hangs_s else 0.0)

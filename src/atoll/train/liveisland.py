@@ -11,11 +11,13 @@ import numpy as np
 import torch
 from torch import nn
 
+from atoll.errors import CheckpointError
 from atoll.island import Layer
 from atoll.strategy import Strategy
 from atoll.train.checkpoint import Identity, read_node, write_node
 from atoll.train.islandnode import IslandNode
 from atoll.train.islands import Facts, IslandSettings, price, unknown
+from atoll.train.keeper import KEEP_EVERY_S
 from atoll.train.lesson import Lesson
 from atoll.train.task import Examples
 from atoll.world.base import Lane
@@ -33,7 +35,6 @@ TRIED_S = 3.0
 TRIES = 3
 FREE = 0.8
 """Of the memory that is free now, so much may be used."""
-KEEP_EVERY_S = 30.0
 
 
 async def open_node(
@@ -144,7 +145,12 @@ class Shelf:
 
     def load(self, node: IslandNode) -> None:
         if self._path.exists():
-            node.stock.shelve(read_node(self._path, self._identity)["layers"].tobytes())
+            saved = read_node(self._path, self._identity)
+            if "layers" not in saved:
+                raise CheckpointError(
+                    f"{self._path}: holds a whole model, and not an island's layers: name another file"
+                )
+            node.stock.shelve(saved["layers"].tobytes())
 
     def save(self, node: IslandNode) -> None:
         """What it uses now; what it has kept stays while it uses nothing."""
@@ -190,13 +196,17 @@ async def at_work(node: IslandNode, shelf: Shelf | None = None) -> AsyncIterator
             task.cancel()
         await asyncio.wait([running, *beside])
         if shelf:
-            await node.world.aside(lambda: shelf.save(node))
+            await _keep_now(node, shelf)
 
 
 async def _keep(node: IslandNode, shelf: Shelf) -> None:
     while True:
         await node.world.sleep(KEEP_EVERY_S)
-        try:
-            await node.world.aside(lambda: shelf.save(node))
-        except OSError as error:
-            log.warning("%s: what it holds could not be kept (%s)", node.world.name, error)
+        await _keep_now(node, shelf)
+
+
+async def _keep_now(node: IslandNode, shelf: Shelf) -> None:
+    try:
+        await node.world.aside(lambda: shelf.save(node))
+    except OSError as error:
+        log.warning("%s: the checkpoint cannot be written (%s): training goes on", node.world.name, error)

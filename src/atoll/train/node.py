@@ -5,9 +5,11 @@ goes on while the node computes.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import contextlib
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
+from atoll.errors import CheckpointError
 from atoll.saved import Saved, note, part, read_note, under
 from atoll.strategy import Strategy
 from atoll.trace import Tested
@@ -26,7 +28,7 @@ async def train(
     *,
     steps: int | None = None,
     resume: Saved | None = None,
-    at_boundary: Callable[[Callable[[], Saved]], None] | None = None,
+    at_boundary: Callable[[Callable[[], Saved]], Awaitable[None] | None] | None = None,
 ) -> None:
     """Trains until cancelled, or for so many steps.
 
@@ -36,19 +38,25 @@ async def train(
         strategy: how nodes talk.
         steps: how many; any number if left out.
         resume: what the node was, to go on from there.
-        at_boundary: called after every step, with what gives the node's state at that moment.
+        at_boundary: called after every step, with what gives the node's state at that moment; the next step waits for
+            what it returns.
+
+    Raises:
+        CheckpointError: what the node was does not fit what it is.
     """
     world = replica.world
     talk = strategy.talk(replica)
     if resume:
-        replica.load(part("replica", resume))
+        with _fitting():
+            replica.load(part("replica", resume))
     async with asyncio.TaskGroup() as group:
         background = Background(group)
         talk.start(background)
         tested_at = 0
         if resume:
-            talk.load(part("talk", resume))
-            tested_at = int(read_note(resume["tested at"]))
+            with _fitting():
+                talk.load(part("talk", resume))
+                tested_at = int(read_note(resume["tested at"]))
 
         def save() -> Saved:
             return {**under("replica", replica.save()), **under("talk", talk.save()), "tested at": note(tested_at)}
@@ -70,9 +78,19 @@ async def train(
                         sent_bytes=world.sent_bytes,
                     )
                 )
-            if at_boundary:
-                at_boundary(save)
+            pause = at_boundary(save) if at_boundary else None
+            if pause is not None:
+                await pause
         background.cancel()
+
+
+@contextlib.contextmanager
+def _fitting() -> Iterator[None]:
+    """What the node was is put in place; that it has other parts or sizes is the user's to know."""
+    try:
+        yield
+    except (KeyError, ValueError, TypeError, IndexError, RuntimeError) as error:
+        raise CheckpointError(f"the checkpoint does not fit this model and strategy ({error!r})") from error
 
 
 class Background:

@@ -2,9 +2,11 @@
 
 An index maps the tensors of a model onto ranges of one logical vector and copies them to and from it.  Parameters stay
 where they are: nothing is re-allocated, so tied weights, `.to()` and checkpoints need no special case.  Tied tensors
-are one range; frozen parameters are left out; floating-point buffers (batch-norm statistics) travel with the
-parameters, not with gradients.  Of a tensor that is spread over several processes (FSDP2) the vector has the part that
-is here.
+are one range; frozen parameters are left out.  Of a tensor that is spread over several processes (FSDP2) the vector has
+the part that is here.
+
+Floating-point buffers (batch-norm statistics) are a vector of their own: they are averaged, and no optimiser, codec or
+correction may touch them.
 """
 
 import itertools
@@ -35,35 +37,38 @@ class Parameters:
         trained = {name: value for name, value in model.named_parameters() if value.requires_grad}
         buffers = {name: value for name, value in model.named_buffers() if value.is_floating_point()}
         self._trained = list(trained.values())
-        self._tensors = [local(tensor.detach()) for tensor in (*self._trained, *buffers.values())]
+        self._tensors = [local(tensor.detach()) for tensor in self._trained]
+        self._buffers = [local(tensor.detach()) for tensor in buffers.values()]
+        self._variances = [tensor for name, tensor in buffers.items() if name.endswith("running_var")]
         ends = np.cumsum([0, *(tensor.numel() for tensor in self._tensors)]).tolist()
-        names = [*trained, *buffers]
-        self.ranges = tuple(Range(name, *span) for name, span in zip(names, itertools.pairwise(ends), strict=True))
+        self.ranges = tuple(Range(name, *span) for name, span in zip(trained, itertools.pairwise(ends), strict=True))
         self.size: int = ends[-1]
-        self._sizes = [tensor.numel() for tensor in self._tensors]
+        self.buffer_size = sum(tensor.numel() for tensor in self._buffers)
         self._device = self._tensors[0].device
 
     def _views(self, values: Tensor) -> list[Tensor]:
-        """A vector as the tensors that it is made of."""
-        parts = torch.split(values, self._sizes)
-        return [part.view(tensor.shape) for part, tensor in zip(parts, self._tensors, strict=True)]
+        return _views(values, self._tensors)
 
     def read(self) -> Vector:
         """A copy of all values."""
-        values = torch.empty(self.size, device=self._device)
-        with torch.no_grad():
-            torch._foreach_copy_(self._views(values), self._tensors)
-        return _on_host(values)
+        return _read(self._tensors, self.size, self._device)
 
     def write(self, values: Vector) -> None:
-        given = _tensor(values).to(self._device)
-        with torch.no_grad():
-            torch._foreach_copy_(self._tensors, self._views(given))
+        _write(self._tensors, values)
 
     def add(self, change: Vector) -> None:
         given = _tensor(change).to(self._device)
         with torch.no_grad():
             torch._foreach_add_(self._tensors, self._views(given))
+
+    def read_buffers(self) -> Vector:
+        """A copy of all buffers."""
+        return _read(self._buffers, self.buffer_size, self._device)
+
+    def write_buffers(self, values: Vector) -> None:
+        _write(self._buffers, values)
+        for variance in self._variances:  # whatever others sent
+            variance.clamp_(min=0)
 
     def read_gradient(self) -> Vector:
         """A copy of all gradients; 0 where there is none."""
@@ -83,6 +88,26 @@ class Parameters:
 
     def add_gradient(self, change: Vector) -> None:
         self.write_gradient(self.read_gradient() + change)
+
+
+def _views(values: Tensor, tensors: list[Tensor]) -> list[Tensor]:
+    """A vector as the tensors that it is made of."""
+    parts = torch.split(values, [tensor.numel() for tensor in tensors])
+    return [part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
+
+
+def _read(tensors: list[Tensor], size: int, device: torch.device) -> Vector:
+    values = torch.empty(size, device=device)
+    if tensors:
+        with torch.no_grad():
+            torch._foreach_copy_(_views(values, tensors), tensors)
+    return _on_host(values)
+
+
+def _write(tensors: list[Tensor], values: Vector) -> None:
+    if tensors:
+        with torch.no_grad():
+            torch._foreach_copy_(tensors, _views(_tensor(values).to(tensors[0].device), tensors))
 
 
 def local(tensor: Tensor) -> Tensor:

@@ -65,7 +65,8 @@ class TrainedReplica(OwnReplica):
         with torch.random.fork_rng(devices=[]):
             torch.random.manual_seed(derive(seed, "model") % 2**63)
             model = task.model().to(task.train.inputs.device)
-        super().__init__(world, members, model, optimizer(model.parameters()))
+        self.optimizer = optimizer(model.parameters())
+        super().__init__(world, members, model, [self.optimizer])
         self._index = Parameters(model)
         self._task = task
         self._tester = tester
@@ -111,7 +112,7 @@ class TrainedReplica(OwnReplica):
 
     def test(self) -> float:
         """The measure of the model as it is; `nan` becomes the worst there is."""
-        measure = self._tester(self.model, self._parameters.read())
+        measure = self._tester(self.model, np.concatenate([self._parameters.read(), self._parameters.read_buffers()]))
         if math.isfinite(measure):
             return measure
         return 0.0 if self._task.rising else 1e9
@@ -150,11 +151,11 @@ class TrainedReplica(OwnReplica):
     def loss(self) -> float:
         return float(torch.stack(list(self._losses)).mean()) if self._losses else math.nan
 
-    def take_over(self, work: Work, memory: Saved) -> None:
+    def take_over(self, work: Work, memory: Saved, steps: int) -> None:
         done = int(work[self.rank] - self.work[self.rank])
         if done > 0:  # it has been here before, and goes on where it was in its data
             self._batches.skip(done)
-        super().take_over(work, memory)
+        super().take_over(work, memory, steps)
 
     # What checkpoints hold ---
 

@@ -56,7 +56,7 @@ class SpanReplica(OwnReplica):
         loss: Callable[[], float],
         before_change: Callable[[], None],
     ) -> None:
-        super().__init__(world, members, layers, next(iter(optimizers.values())))
+        super().__init__(world, members, layers, [*optimizers.values()])
         self._index = Parameters(layers)
         self._optimizers = optimizers
         self._loss = loss
@@ -87,12 +87,12 @@ class SpanReplica(OwnReplica):
             for key, value in what_is_remembered(optimizer).items()
         }
 
-    def take_over(self, work: Work, memory: Saved) -> None:
-        self.include(work)
+    def take_over(self, work: Work, memory: Saved, steps: int) -> None:
+        super().take_over(work, {}, steps)
         for layer, optimizer in self._optimizers.items():
             own = {key.split("/", 1)[1]: value for key, value in memory.items() if key.startswith(f"{layer}/")}
             if own:
-                remember(optimizer, own)
+                remember([optimizer], own)
 
     def save(self) -> Saved:
         """Layers are saved where they are held; this is what belongs to the range alone."""
@@ -156,7 +156,7 @@ def fill(layers: Layers, tensors: dict[str, torch.Tensor]) -> bool:
             for name, value in held.module.state_dict().items():
                 value.copy_(tensors[f"{layer}/model/{name}"])
             if held.optimizer and memories[layer]:
-                remember(held.optimizer, memories[layer])
+                remember([held.optimizer], memories[layer])
     return True
 
 

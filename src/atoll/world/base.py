@@ -115,6 +115,11 @@ class World(abc.ABC):
         """Whether the run had begun before this node did: it is new, or begins anew."""
 
     @property
+    def is_founder(self) -> bool:
+        """Whether the run begins with what this node holds; who joins later is handed it."""
+        return not self.is_late
+
+    @property
     @abc.abstractmethod
     def random(self) -> random.Random:
         """This node's own random stream."""

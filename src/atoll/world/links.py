@@ -492,12 +492,15 @@ class Links:
                     self._find_way(connection)
 
     def _cut(self, connection: Connection) -> None:
-        """A path has failed: what was under way on it is lost, and its last packet at least has to be sent again."""
+        """A path has failed: what was under way on it is lost, and its last packet at least has to be sent again.
+
+        A connection that waits for a path has nothing under way: a fault may block it all the same.
+        """
         now = self._loop.time()
         if connection.state == "sending":
             self._progress(connection)
             connection.mark(now)
-        latest = connection.path or connection.flying[-1].path
+        latest = connection.path or (connection.flying[-1].path if connection.flying else None)
         lost = connection.sent_bytes - connection.sent_by(now - latest.latency_s(now)) if latest else 0.0
         self._withdraw(connection)
         if connection.timer:

@@ -47,6 +47,10 @@ class Scoped(World):
         return self._alone or (self._world.is_late and not self._begins)
 
     @property
+    def is_founder(self) -> bool:
+        return self._begins or self._world.is_founder
+
+    @property
     def random(self) -> random.Random:
         return self._world.random
 

@@ -236,6 +236,8 @@ class Simulation:
                 self.worlds[name].slowness *= fault.factor if on else 1 / fault.factor
             elif fault.kind == "stall":
                 self.worlds[name].stall(on=on)
+            elif fault.kind == "hang":
+                self.worlds[name].hang(on=on)
             elif fault.kind == "crash" and not on and name in self._crashed:
                 self._crashed[name] -= 1
                 if self._crashed[name] == 0:

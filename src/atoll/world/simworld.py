@@ -25,10 +25,32 @@ __all__ = ["SimWorld"]
 T = TypeVar("T")
 
 
+class Gate:
+    """Holds up who comes by while it is shut."""
+
+    __slots__ = ("_shut", "_simulation")
+
+    def __init__(self, simulation: "Simulation") -> None:
+        self._simulation = simulation
+        self._shut: asyncio.Future[None] | None = None
+
+    def turn(self, *, shut: bool) -> None:
+        if shut:
+            self._shut = self._shut or self._simulation.loop.create_future()
+        elif self._shut:
+            opened, self._shut = self._shut, None
+            opened.set_result(None)
+
+    async def wait(self) -> None:
+        while self._shut:
+            await asyncio.wait([self._shut])
+
+
 class SimWorld(World):
     """One node's view of a simulation."""
 
     __slots__ = (
+        "_hung",
         "_mailboxes",
         "_node",
         "_orders",
@@ -52,7 +74,8 @@ class SimWorld(World):
         self._processor: asyncio.Lock | None = None
         self._random: random.Random | None = None
         self._sent_bytes = 0
-        self._stalled: asyncio.Future[None] | None = None
+        self._stalled = Gate(simulation)
+        self._hung = Gate(simulation)
         self._torch_states: list[Any] = []
         self.slowness = 1.0
         self.began_s = 0.0
@@ -115,15 +138,14 @@ class SimWorld(World):
 
     def stall(self, *, on: bool) -> None:
         """Lets the node stand still wherever it next asks the world for something, or go on."""
-        if on:
-            self._stalled = self._stalled or self.simulation.loop.create_future()
-        elif self._stalled:
-            stalled, self._stalled = self._stalled, None
-            stalled.set_result(None)
+        self._stalled.turn(shut=on)
+
+    def hang(self, *, on: bool) -> None:
+        """Lets the node's computing stand still, or go on."""
+        self._hung.turn(shut=on)
 
     async def _standing_still(self) -> None:
-        while self._stalled:
-            await asyncio.wait([self._stalled])
+        await self._stalled.wait()
 
     def forget(self) -> None:
         """The node begins anew: what had arrived for the one before is gone."""
@@ -140,6 +162,7 @@ class SimWorld(World):
                 result = work()
             await asyncio.sleep(steps * self._node.step_s * self.slowness)
             await self._standing_still()
+            await self._hung.wait()
             self.record(Computed(at=self.now, node=self.name, since=since, steps=steps))
             return result
 

@@ -28,14 +28,20 @@ class Events:
 
 
 def make_node(
-    name: str, names: Sequence[str], *, encrypted: bool = True, step_s: float = 0.01, congestion: str = ""
+    name: str,
+    names: Sequence[str],
+    *,
+    encrypted: bool = True,
+    step_s: float = 0.01,
+    congestion: str = "",
+    identity: Identity | None = None,
 ) -> LiveWorld:
     """A node that listens on a free port."""
     world = LiveWorld(
         name,
         names,
         INVITATION,
-        Identity(INVITATION.secret),
+        identity or Identity(INVITATION.secret),
         trace=Events(),
         step_s=step_s,
         encrypted=encrypted,

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from atoll.trace import ReachChanged
 from atoll.world.base import Lane
-from atoll.world.live.carrier import TcpCarrier
+from atoll.world.live.carrier import TcpCarrier, secure
 from atoll.world.live.host import best_congestion
 from atoll.world.live.world import LiveWorld
 from tests.world.live.loopback import Cable, Events, introduce, make_node, nodes
@@ -158,6 +158,67 @@ def test_a_node_that_begins_anew() -> None:
             await waiting
 
     asyncio.run(run())
+
+
+def test_a_process_that_restarts_before_it_is_missed_gets_back_in() -> None:
+    """Its machine lost power: nobody was told that the old process is gone."""
+
+    async def run() -> None:
+        names = ("a", "b")
+        async with cabled(*names) as (worlds, cables), asyncio.timeout(30):
+            cables["ab"].is_pulled = True
+            began = time.monotonic()
+            back = make_node("b", names, identity=worlds["b"].host.identity)
+            back.host.addresses["a"] = [worlds["a"].host._listening[0].getsockname()[:2]]
+            await back.peer("a").wait_until(reachable=True)
+            assert worlds["a"].host.sessions["b"].life == back.host.life
+            assert time.monotonic() - began < 8
+            await back.close(flush_s=0.0)
+
+    asyncio.run(run())
+
+
+def test_of_two_processes_with_one_key_the_first_stays() -> None:
+    """Whoever of them dials, and whoever is dialled: the first notices nothing, the second is told why."""
+
+    async def run(*, second_dials: bool) -> None:
+        names = ("a", "b")
+        async with nodes(names) as worlds, asyncio.timeout(30):
+            trace = worlds["a"]._trace
+            assert isinstance(trace, Events)
+            copy = make_node("b", names, identity=worlds["b"].host.identity)
+            listening = worlds["a"].host._listening[0].getsockname()[:2]
+            if second_dials:
+                copy.host.addresses["a"] = [listening]
+            else:  # as if the first were reached through a third node only, and so still dialled
+                await _introduce(worlds["a"], copy)
+            await asyncio.sleep(1.5)
+            assert not copy.peer("a").reachable
+            if second_dials:
+                assert "the key is in use by another process" in copy.host.conflict
+            assert worlds["a"].host.sessions["b"].life == worlds["b"].host.life
+            assert [event for event in trace.all if isinstance(event, ReachChanged)][1:] == []
+            await worlds["b"].peer("a").send("x", body=b"1")
+            await worlds["a"].receive("x")
+            await worlds["b"].close()
+            if second_dials:
+                await copy.peer("a").wait_until(reachable=True)  # when the first has left
+                await asyncio.sleep(2.2)
+                assert not copy.host.conflict
+            await copy.close(flush_s=0.0)
+
+    asyncio.run(run(second_dials=True))
+    asyncio.run(run(second_dials=False))
+
+
+async def _introduce(one: LiveWorld, other: LiveWorld) -> None:
+    sock = socket.create_connection(other.host.own_addresses[0])
+    sock.settimeout(0)
+    carrier, identity = await secure(sock, one.host.identity.context(server=False), lane=Lane.CONTROL, dialled=True)
+    assert not await one.host.introduce(one.host.sessions[other.name], carrier, identity)
+    await asyncio.sleep(0.2)
+    assert "the key is in use by another process" in other.host.conflict
+    carrier.close()
 
 
 def test_leaving_is_noticed_at_once() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from atoll.errors import TaskError, nearest
 from atoll.train.task import Task
+from atoll.train.taskcheck import check_task
 from atoll.train.tasks.digits import digits
 from atoll.train.tasks.mnist import mnist, mnist_plain
 from atoll.train.tasks.text import text
@@ -23,9 +24,11 @@ NEED_DATA = {"mnist", "mnist-plain", "text"}
 
 
 def load_task(name: str, data: Path | None = None) -> Task:
-    """A task by name, or a user's own as `module:object`."""
+    """A task by name, or a user's own as `module:object`, which is looked at closely first."""
     if ":" in name:
-        return _users_own(name)
+        task = _users_own(name)
+        check_task(task)
+        return task
     if name not in TASKS:
         raise TaskError(f"there is no task {name!r}; {nearest(name, TASKS)} (or module:object for your own)")
     if name not in NEED_DATA:
@@ -43,11 +46,18 @@ def _users_own(name: str) -> Task:
         module = importlib.import_module(module_name)
     except ImportError as error:
         raise TaskError(f"task {name!r}: cannot import {module_name!r}: {error}") from None
+    except Exception as error:
+        raise TaskError(f"task {name!r}: {module_name} fails: {type(error).__name__}: {error}") from error
     if not hasattr(module, attribute):
         names = [each for each in vars(module) if not each.startswith("_")]
         raise TaskError(f"task {name!r}: {module_name} has no {attribute!r}; {nearest(attribute, names)}")
     found = getattr(module, attribute)
-    task = found if isinstance(found, Task) else found() if callable(found) else found
+    try:
+        task = found() if callable(found) and not isinstance(found, Task) else found
+    except TaskError:
+        raise
+    except Exception as error:
+        raise TaskError(f"task {name!r}: {attribute}() fails: {type(error).__name__}: {error}") from error
     if not isinstance(task, Task):
         raise TaskError(
             f"task {name!r}: expected an atoll Task or a function that returns one, not {type(task).__name__}"

@@ -7,14 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.errors import FrameError
 from atoll.world.live.carrier import Carrier
+from atoll.world.live.fields import Fields
 from atoll.world.live.frames import Kind
 from atoll.world.live.session import Session
 
 if TYPE_CHECKING:
     from atoll.world.live.host import Host
 
-__all__ = ["Desk"]
+__all__ = ["KEY_IN_USE", "Desk"]
 
+ALL_TAKEN = "all seats are taken"
+KEY_IN_USE = "the key is in use by another process that is here"
 RESERVED_S = 30.0
 """How long a seat that was given is kept for who has it."""
 
@@ -31,14 +34,16 @@ class Desk:
 
     async def answer(self, carrier: Carrier, kind: Kind, asked: dict[str, Any], identity: str | None) -> None:
         """Somebody who is no node of the run, or not yet, wants to know something."""
-        if asked.get("run") != self._host.run_id:
+        fields = Fields(asked, f"{kind.name} frame")
+        if fields.text("run") != self._host.run_id:
             raise FrameError("a guest of another run")
         if kind is Kind.PROBE:
             await carrier.send(Kind.REPORT, payload=[json.dumps(self.report()).encode()])
         else:
-            seat = self._find_seat(identity or str(asked.get("id")))
-            if seat is None:
-                await carrier.send(Kind.REFUSE, payload=[b"all seats are taken"])
+            wanted = fields.text("seat") if "seat" in asked else ""
+            seat, why = self._find_seat(identity or fields.text("id"), wanted)
+            if why:
+                await carrier.send(Kind.REFUSE, payload=[why.encode()])
                 return
             answer = {
                 "name": seat,
@@ -50,21 +55,31 @@ class Desk:
         with contextlib.suppress(OSError, FrameError):
             await carrier.receive()  # until the guest has read it and goes
 
-    def _find_seat(self, identity: str) -> str | None:
-        """A name for a key: the one that it had, or one that nobody had, or one whose holder is away."""
+    def _find_seat(self, identity: str, wanted: str) -> tuple[str, str]:
+        """A name for a key, or why there is none: the name that it had, else the one that it asks for, else one that
+        nobody had, else one whose holder is away.
+        """
         now = asyncio.get_running_loop().time()
+        heard = {name for other in self._host.sessions.values() for name in other.reaches}
+
+        def is_here(session: Session) -> bool:
+            return session.reachable or session.name in heard
 
         def is_free(session: Session) -> bool:
             holder, until = self._reserved.get(session.name, ("", 0.0))
-            known = any(session.name in other.reaches for other in self._host.sessions.values())
-            return not session.reachable and not known and (until < now or holder == identity)
+            return not is_here(session) and (until < now or holder == identity)
 
-        seats = [session for session in self._host.sessions.values() if session.id == identity or is_free(session)]
-        found = min(seats, key=lambda each: (each.id != identity, each.id is not None), default=None)
+        sessions = self._host.sessions.values()
+        if identity == self._host.identity.id or any(each.id == identity and is_here(each) for each in sessions):
+            return "", KEY_IN_USE
+        seats = [session for session in sessions if session.id == identity or is_free(session)]
+        found = min(
+            seats, key=lambda each: (each.id != identity, each.id is not None, each.name != wanted), default=None
+        )
         if found is None:
-            return None
+            return "", ALL_TAKEN
         self._reserved[found.name] = identity, now + RESERVED_S
-        return found.name
+        return found.name, ""
 
     def report(self) -> dict[str, Any]:
         """What this node knows of everybody's links, its own measurements and what others told."""

@@ -28,6 +28,7 @@ __all__ = [
     "parse_head",
     "parse_json",
     "parse_opening",
+    "read_reason",
 ]
 
 VERSION = 1
@@ -38,6 +39,8 @@ HEAD_BYTES = _HEAD.size
 CHUNK_BYTES = 1 << 20
 """The most of a message's body that one frame carries."""
 LARGEST_CHANNEL = 1 << 10
+LARGEST_REASON = 200
+"""How much of a reason for a refusal is repeated."""
 LARGEST_HEAD = 1 << 20
 LARGEST_MESSAGE = 1 << 34
 """The most bytes that a message's body may have."""
@@ -69,7 +72,7 @@ class Kind(enum.IntEnum):
     RELAY = 11
     """A frame for somebody else."""
     LOST = 12
-    """The way through me is no more."""
+    """Relay route closed."""
     BYE = 13
     """I am leaving."""
     JOIN = 14
@@ -94,14 +97,14 @@ LARGEST = {
     Kind.PART: CHUNK_BYTES,
     Kind.VOID: 0,
     Kind.ACK: 1,
-    Kind.NEWS: 1 << 20,
+    Kind.NEWS: 1 << 21,
     Kind.RELAY: _OPENING.size + LARGEST_CHANNEL + LARGEST_HEAD + CHUNK_BYTES + HEAD_BYTES + _SPARE,
     Kind.LOST: 0,
     Kind.BYE: 0,
     Kind.JOIN: 1 << 12,
     Kind.SEAT: 1 << 20,
     Kind.PROBE: 1 << 12,
-    Kind.REPORT: 1 << 21,
+    Kind.REPORT: 1 << 23,
 }
 """The longest payload of each kind."""
 
@@ -125,7 +128,8 @@ class Head:
 def head_of(kind: Kind, number: int, offset: int, payload: Sequence[Buffer], *, encrypted: bool) -> bytes:
     """The head of a frame."""
     size = sum(memoryview(part).nbytes for part in payload)
-    assert size <= LARGEST[kind], f"{kind.name} of {size} bytes"
+    if size > LARGEST[kind]:
+        raise FrameError(f"a frame of kind {kind.name} with {size} bytes: at most {LARGEST[kind]}")
     checksum = _checksum(kind, size, number, offset, payload, encrypted=encrypted)
     return _HEAD.pack(MAGIC, VERSION, kind, size, number, offset, checksum)
 
@@ -194,9 +198,20 @@ def parse_opening(payload: memoryview) -> tuple[Opening, memoryview]:
 def parse_json(payload: Buffer) -> dict[str, Any]:
     """A payload that is a JSON object."""
     try:
-        found = json.loads(bytes(payload))
+        found = json.loads(bytes(payload), parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
         raise FrameError("a payload that is not JSON") from None
     if not isinstance(found, dict):
         raise FrameError("a payload that is not a JSON object")
     return found
+
+
+def read_reason(payload: Buffer) -> str:
+    """The reason that a REFUSE frame gives."""
+    text = bytes(payload).decode(errors="replace")
+    return "".join(c if c.isprintable() else "?" for c in text)[:LARGEST_REASON]
+
+
+def _refuse_constant(name: str) -> None:
+    """JSON has no NaN and no infinity."""
+    raise ValueError(name)

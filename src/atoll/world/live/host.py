@@ -10,30 +10,37 @@ import json
 import logging
 import os
 import socket
+import time
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any
 
 from atoll.errors import FrameError, InvitationError
 from atoll.world.base import Lane, Message
 from atoll.world.live.carrier import Carrier, secure
-from atoll.world.live.desk import Desk
-from atoll.world.live.frames import Kind, parse_json
-from atoll.world.live.hello import HANDSHAKE_S, LATER_S, Hello, parse_addresses
+from atoll.world.live.complaints import Complaints
+from atoll.world.live.desk import KEY_IN_USE, Desk
+from atoll.world.live.dialer import DIAL_EVERY_S, Dialer
+from atoll.world.live.fields import MOST_ADDRESSES, parse_addresses, readable
+from atoll.world.live.frames import Kind, parse_json, read_reason
+from atoll.world.live.hello import HANDSHAKE_S, Hello
 from atoll.world.live.keys import Address, Identity, Invitation
+from atoll.world.live.news import News
 from atoll.world.live.session import Session
 from atoll.world.live.ways import Ways
 
-__all__ = ["Host", "best_congestion"]
+__all__ = ["TAKEN", "Host", "best_congestion"]
 
 log = logging.getLogger("atoll")
 
-DIAL_EVERY_S = 0.5
-ATTEMPTS = 6
-"""At one time, for one lane of one peer."""
 MOST_STRANGERS = 64
 """Connections that have not shown who they are, at one time; more have to wait to be accepted."""
 NEWS_EVERY_S = 1.0
-TAKEN = "a node of that name is here, with another key"
+AGAIN_S = 1.0
+"""What has failed without a reason that is known of begins again after so long."""
+TAKEN = "the name is in use by another key"
+CONFLICT_S = 2.0
+"""How long a refusal counts; an attempt is made every half second."""
 
 
 def best_congestion() -> str:
@@ -81,10 +88,9 @@ class Host:
         self.identity = identity
         self._deliver = deliver
         self._on_reach = on_reach
-        self._on_refused = on_refused
+        self._complaints = Complaints(on_refused)
         self._congestion = congestion
         self._server = identity.context(server=True) if encrypted else None
-        self._client = identity.context(server=False) if encrypted else None
         self.life = int.from_bytes(os.urandom(6), "big") + 1
         self.sessions = {each: Session(each, host=self) for each in names if each != name}
         self.addresses: dict[str, list[Address]] = {}
@@ -94,8 +100,7 @@ class Host:
         """How old the run is."""
         self.step_s = 0.0
         """How long a training step of this node takes, for who plans with it."""
-        self.conflict = ""
-        """Why others will not have this node, if its name is taken."""
+        self._conflict = "", 0.0
         self.own_addresses: list[Address] = []
         self.sent_bytes = 0
         self._listening: list[socket.socket] = []
@@ -106,17 +111,31 @@ class Host:
         """Who was accepted a moment ago."""
         self.change = asyncio.Event()
         """Set, and another one made, when a way to somebody has come or gone."""
+        dialer = Dialer(self, identity.context(server=False) if encrypted else None)
         for session in self.sessions.values():
-            self.spawn(self._keep_dialling(session, Lane.CONTROL), f"dialling {session.name}")
-            self.spawn(self._keep_dialling(session, Lane.BULK), f"dialling {session.name} for bulk")
-            self.spawn(self.ways.keep(session), f"a way around to {session.name}")
-        self.spawn(self._keep_telling(), "news")
+            self._keep(partial(dialer.keep, session, Lane.CONTROL), f"dialling {session.name}")
+            self._keep(partial(dialer.keep, session, Lane.BULK), f"dialling {session.name} for bulk")
+            self._keep(partial(self.ways.keep, session), f"a way around to {session.name}")
+        self._keep(self._keep_telling, "news")
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+    def _keep(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+        """Has something done until the end, whatever goes wrong on the way."""
+
+        async def keep() -> None:
+            while True:
+                try:
+                    await work()
+                except Exception:
+                    log.exception("%s: %s has failed, and begins again", self.name, name)
+                    await asyncio.sleep(AGAIN_S)
+
+        self.spawn(keep(), name)
 
     # What sessions ask ---
 
@@ -126,8 +145,21 @@ class Host:
     def deliver(self, session: Session, message: Message, since: float) -> None:
         self._deliver(message, session, since)
 
-    def refused(self, name: str, why: str) -> None:
-        self._on_refused(name, why)
+    def refused(self, who: str, why: str) -> None:
+        """What somebody sent was refused."""
+        self._complaints.say(who, why)
+
+    def refused_by(self, session: Session, why: str) -> None:
+        """A peer does not want a connection with this node."""
+        log.debug("%s does not want a connection: %s", session.name, why)
+        if why in (TAKEN, KEY_IN_USE):
+            self._conflict = f"{session.name} says: {why}", time.monotonic()
+
+    @property
+    def conflict(self) -> str:
+        """Why others will not have this node, if its name or its key is in use."""
+        why, at = self._conflict
+        return why if time.monotonic() - at < CONFLICT_S else ""
 
     def reach_changed(self, session: Session, *, was_reachable: bool) -> None:
         if not session.direct(Lane.CONTROL):
@@ -152,6 +184,10 @@ class Host:
         """Accepts connections at an address of this machine, and tells others to dial that, or `public`."""
         host, port = address
         try:
+            parse_addresses([list(each) for each in public], "--public")
+        except FrameError as error:
+            raise InvitationError(str(error)) from None
+        try:
             listening = socket.create_server(address)
         except OSError as error:
             raise InvitationError(f"cannot listen at {host}:{port}: {error.strerror or error}") from None
@@ -162,21 +198,21 @@ class Host:
     def listen(self, sock: socket.socket) -> None:
         """Accepts connections on a socket that is bound."""
         sock.settimeout(0)
-        self._pin(sock)  # who is accepted has it from here
+        self.pin(sock)  # who is accepted has it from here
         sock.listen(256)
         self._listening.append(sock)
-        self.spawn(self._accept(sock), "listening")
+        self._keep(partial(self._accept, sock), "listening")
 
-    def _pin(self, sock: socket.socket) -> None:
+    def pin(self, sock: socket.socket) -> None:
+        """Has a socket use the congestion control that was chosen."""
         if self._congestion:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, self._congestion.encode())
 
     async def _accept(self, listening: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
         while True:
             await self._strangers.acquire()
             try:
-                sock, _ = await loop.sock_accept(listening)
+                sock = await _accepted(listening)
             except OSError as error:
                 self._strangers.release()
                 log.warning("cannot accept a connection: %s", error)
@@ -198,10 +234,12 @@ class Host:
                 carrier, identity = await secure(sock, self._server, lane=Lane.CONTROL, dialled=False)
                 welcome = await self.welcome(carrier, identity)
         except FrameError as error:
-            log.warning("a connection from %s is refused: %s", where, error)
-            self._on_refused(where, str(error))
+            self.refused(where, str(error))
         except (OSError, TimeoutError) as error:
             log.debug("a connection from %s came to nothing: %s", where, error or "too slow")
+        except Exception as error:
+            log.exception("a connection from %s has failed", where)
+            self.refused(where, f"{type(error).__name__}: {error}")
         finally:
             self._strangers.release()
             if not welcome:
@@ -223,7 +261,7 @@ class Host:
             raise FrameError("a node of another run")
         session = self.sessions.get(hello.name)
         if session is None:
-            raise FrameError(f"there is no place for a node called {hello.name!r} in this run")
+            raise FrameError(f"there is no place for a node called {readable(repr(hello.name), 64)} in this run")
         if identity is not None and identity != hello.id:
             raise FrameError(f"{hello.name} shows another key than it has")
         why = self._why_not(session, carrier, hello)
@@ -239,8 +277,9 @@ class Host:
     def _why_not(self, session: Session, carrier: Carrier, hello: Hello) -> str:
         """Why a connection is not wanted."""
         now = session.carrier(hello.lane)
-        if session.id is not None and session.id != hello.id and session.reachable:
-            return TAKEN
+        holder = self._holder(session, hello)
+        if holder:
+            return holder
         if hello.lane is Lane.BULK and (session.life != hello.life or not session.reachable):
             return "control comes first"
         if now is None or session.life != hello.life:
@@ -254,9 +293,17 @@ class Host:
             return "one of your connections was quicker"
         return ""
 
+    def _holder(self, session: Session, hello: Hello) -> str:
+        """Why a node cannot be met, if another process has its place: who is here stays, until it is silent."""
+        if not session.reachable:
+            return ""
+        if session.id is not None and session.id != hello.id:
+            return TAKEN
+        return KEY_IN_USE if session.life != hello.life else ""
+
     def _meet(self, session: Session, hello: Hello) -> None:
         session.meet(hello.life)
-        session.id = hello.id
+        session.id, session.listen = hello.id, hello.listen
         if hello.listen:
             self.addresses[session.name] = hello.listen
 
@@ -273,84 +320,24 @@ class Host:
         }
         return json.dumps(found).encode()
 
-    # Dialling ---
-
-    async def _keep_dialling(self, session: Session, lane: Lane) -> None:
-        """Tries to reach a peer straight, again and again."""
-        attempts: set[asyncio.Task[None]] = set()
-        while True:
-            changed = session.changed
-            if not self._should_dial(session, lane):
-                for attempt in attempts:
-                    attempt.cancel()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(DIAL_EVERY_S):
-                        await changed.wait()
-                continue
-            if self.name > session.name and not attempts:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(LATER_S):
-                        await changed.wait()
-                if not self._should_dial(session, lane):
-                    continue
-            if len(attempts) < ATTEMPTS:
-                for address in self.addresses[session.name]:
-                    attempt = self.spawn(self._dial(session, lane, address), f"an attempt to reach {session.name}")
-                    attempts.add(attempt)
-                    attempt.add_done_callback(attempts.discard)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(DIAL_EVERY_S):
-                    await changed.wait()
-
-    def _should_dial(self, session: Session, lane: Lane) -> bool:
-        if not self.addresses.get(session.name) or session.direct(lane):
-            return False
-        if lane is Lane.CONTROL:
-            return True
-        control = session.direct(Lane.CONTROL)
-        return control is not None and control.dialled
-
-    async def _dial(self, session: Session, lane: Lane, address: Address) -> None:
-        loop = asyncio.get_running_loop()
-        carrier: Carrier | None = None
-        sock = None
-        try:
-            async with asyncio.timeout(HANDSHAKE_S):
-                [(family, kind, proto, _, where), *_] = await loop.getaddrinfo(*address, type=socket.SOCK_STREAM)
-                sock = socket.socket(family, kind, proto)
-                sock.settimeout(0)
-                self._pin(sock)
-                await loop.sock_connect(sock, where)
-                carrier, identity = await secure(sock, self._client, lane=lane, dialled=True)
-                if not await self.introduce(session, carrier, identity):
-                    carrier.close()
-        except FrameError as error:
-            log.warning("%s at %s:%d is refused: %s", session.name, *address, error)
-            self._on_refused(session.name, str(error))
-            _close(carrier, sock)
-        except (OSError, TimeoutError) as error:
-            log.debug("%s at %s:%d is not reached: %s", session.name, *address, error or "too slow")
-            _close(carrier, sock)
-        except asyncio.CancelledError:
-            if carrier is None or session.carrier(lane) is not carrier:
-                _close(carrier, sock)
-            raise
+    # What dialling needs ---
 
     async def introduce(self, session: Session, carrier: Carrier, identity: str | None) -> bool:
         """Says hello over a carrier; whether it is used."""
         await carrier.send(Kind.HELLO, payload=[self._hello(session, carrier.lane)])
         head, payload = await carrier.receive()
         if head.kind is Kind.REFUSE:
-            why = bytes(payload).decode(errors="replace")
-            log.debug("%s does not want a connection: %s", session.name, why)
-            if why == TAKEN:
-                self.conflict = f"{session.name} says: {why}"
+            self.refused_by(session, read_reason(payload))
             return False
         if head.kind is not Kind.WELCOME:
             raise FrameError(f"a hello that is answered with {head.kind.name}")
         hello = Hello.parse(parse_json(payload))
         if hello.name != session.name or hello.run != self.run_id or (identity is not None and identity != hello.id):
-            raise FrameError(f"a node that is not {session.name}, but {hello.name}")
+            raise FrameError(f"a node that is not {session.name}, but {readable(repr(hello.name), 64)}")
+        holder = self._holder(session, hello)
+        if holder:
+            await carrier.send(Kind.REFUSE, payload=[holder.encode()])
+            return False
         now = session.carrier(carrier.lane)
         if now and now.via is None and not (now.dialled or self.name < session.name):
             return False  # the peer's own connection came first, and counts
@@ -370,8 +357,8 @@ class Host:
                 if session.direct(Lane.CONTROL)
             }
             known = {**self.addresses, self.name: self.own_addresses}
-            told = {"reaches": reaches, "addresses": known, "step_s": self.step_s, "links": self.links()}
-            news = json.dumps(told).encode()
+            said = {name: self.sessions[name].listen for name in reaches if self.sessions[name].listen}
+            news = News(reaches=reaches, addresses=known, said=said, step_s=self.step_s, links=self.links()).pack()
             for name in reaches:
                 self.sessions[name].tell(Kind.NEWS, payload=news)
             with contextlib.suppress(TimeoutError):
@@ -379,21 +366,17 @@ class Host:
                     await change.wait()
 
     def news(self, session: Session, found: dict[str, Any]) -> None:
-        reaches, addresses, links = found.get("reaches"), found.get("addresses"), found.get("links")
-        if not isinstance(reaches, dict) or not isinstance(addresses, dict) or not isinstance(links, dict):
-            raise FrameError("news that are none")
-        session.links = links
-        step_s = found.get("step_s")
-        session.step_s = float(step_s) if isinstance(step_s, int | float) else 0.0
-        before = session.reaches
-        session.reaches = {
-            name: float(seconds)
-            for name, seconds in reaches.items()
-            if name in self.sessions and isinstance(seconds, int | float)
-        }
-        for name, where in addresses.items():
-            if name in self.sessions and name not in self.addresses and where:
-                self.addresses[name] = parse_addresses(where)
+        """A peer has told whom it reaches and where nodes listen."""
+        news = News.parse(found, self.sessions)
+        session.links, session.step_s = news.links, news.step_s
+        before, session.reaches = session.reaches, news.reaches
+        for name, where in news.addresses.items():
+            if where and not self.addresses.get(name):
+                self.addresses[name] = where
+        for name, where in news.said.items():
+            if not self.sessions[name].direct(Lane.CONTROL):
+                known = dict.fromkeys([*where, *self.addresses.get(name, [])])
+                self.addresses[name] = list(known)[:MOST_ADDRESSES]
         if before.keys() != session.reaches.keys():
             self.change.set()
             self.change = asyncio.Event()
@@ -415,15 +398,29 @@ class Host:
                 await asyncio.gather(*(session.flushed() for session in self.sessions.values()))
 
     async def close(self) -> None:
-        for sock in self._listening:
-            sock.close()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for sock in self._listening:
+            sock.close()
         for sock in self._knocking:
             sock.close()
         await asyncio.gather(*(session.close() for session in self.sessions.values()))
+
+
+async def _accepted(listening: socket.socket) -> socket.socket:
+    """The next connection.  asyncio's own `sock_accept` loses one that comes at the moment when it is cancelled."""
+    loop = asyncio.get_running_loop()
+    while True:
+        with contextlib.suppress(BlockingIOError):
+            return listening.accept()[0]
+        readable = asyncio.Event()
+        loop.add_reader(listening, readable.set)
+        try:
+            await readable.wait()
+        finally:
+            loop.remove_reader(listening)
 
 
 def _own_host(host: str) -> str:
@@ -436,10 +433,3 @@ def _own_host(host: str) -> str:
             return str(sock.getsockname()[0])
         except OSError:
             return "127.0.0.1"
-
-
-def _close(carrier: Carrier | None, sock: socket.socket | None) -> None:
-    if carrier:
-        carrier.close()
-    elif sock:
-        sock.close()

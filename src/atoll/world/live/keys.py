@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from cryptography.x509.oid import NameOID
 
-from atoll.errors import InvitationError
+from atoll.errors import FrameError, InvitationError
 
 __all__ = ["Address", "Identity", "Invitation", "id_of_certificate", "parse_address"]
 
@@ -61,7 +61,7 @@ class Invitation:
             found = json.loads(base64.urlsafe_b64decode(coded + "=" * (-len(coded) % 4)))
             secret = bytes.fromhex(found["key"])
             addresses = tuple((str(host), int(port)) for host, port in found["at"])
-        except (binascii.Error, ValueError, KeyError, TypeError):
+        except (binascii.Error, ValueError, KeyError, TypeError, OverflowError, RecursionError):
             raise InvitationError("this invitation is not whole: copy all of it") from None
         if len(secret) != SECRET_BYTES:
             raise InvitationError("this invitation is not whole: copy all of it")
@@ -106,16 +106,21 @@ class Identity:
 
 
 def _load_or_make(path: Path | None) -> Ed25519PrivateKey:
-    if path is not None and path.exists():
-        try:
-            return Ed25519PrivateKey.from_private_bytes(path.read_bytes())
-        except (OSError, ValueError, UnsupportedAlgorithm) as error:
-            raise InvitationError(f"{path}: is not a node's key ({error}); remove it to make a new one") from None
+    if path is None:
+        return Ed25519PrivateKey.generate()
+    try:
+        kept = path.read_bytes() if path.exists() else b""
+        if kept:
+            return Ed25519PrivateKey.from_private_bytes(kept)
+    except (OSError, ValueError, UnsupportedAlgorithm) as error:
+        raise InvitationError(f"{path}: is not a node's key ({error}); remove it to make a new one") from None
     key = Ed25519PrivateKey.generate()
-    if path is not None:
+    try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:  # the same file: it is locked
             file.write(key.private_bytes_raw())
+    except OSError as error:
+        raise InvitationError(f"{path}: the node's key cannot be kept ({error.strerror or error})") from None
     return key
 
 
@@ -143,15 +148,22 @@ def _id_of(key: Ed25519PublicKey) -> str:
 
 def id_of_certificate(der: bytes) -> str:
     """Whose certificate it is."""
-    key = x509.load_der_x509_certificate(der).public_key()
+    try:
+        key = x509.load_der_x509_certificate(der).public_key()
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise FrameError(f"a certificate that cannot be read ({error})") from None
     if not isinstance(key, Ed25519PublicKey):
-        raise InvitationError("a certificate that Atoll did not make")
+        raise FrameError("a certificate that Atoll did not make")
     return _id_of(key)
 
 
 def parse_address(text: str, option: str) -> Address:
     """What a user wrote for an address."""
     host, colon, port = text.rpartition(":")
-    if not colon or not port.isdigit() or not 0 <= int(port) < 65536:
+    if not colon or not port.isdecimal() or not 0 <= int(port) < 65536:
         raise InvitationError(f"{option}: expected HOST:PORT, not {text!r}")
-    return host.strip("[]"), int(port)
+    try:
+        plain = host if host.isascii() else host.encode("idna").decode()
+    except UnicodeError as error:
+        raise InvitationError(f"{option}: {host!r} is not a host's name ({error})") from None
+    return plain.strip("[]"), int(port)

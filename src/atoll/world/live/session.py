@@ -9,13 +9,14 @@ import asyncio
 import logging
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from atoll.errors import FrameError
 from atoll.world.base import Lane
 from atoll.world.live.boxes import Inbox, Outbox, Position
 from atoll.world.live.carrier import Carrier
-from atoll.world.live.frames import Head, Kind, parse_json
+from atoll.world.live.frames import Head, Kind, parse_json, read_reason
+from atoll.world.live.keys import Address
 from atoll.world.live.pace import Pace, Sent
 
 if TYPE_CHECKING:
@@ -69,16 +70,18 @@ class Session:
         self.name = name
         self._host = host
         self.life = 0
-        """Which life of the peer this is about: it may begin anew."""
+        """Which process of the peer this is about: it may have restarted."""
         self.id: str | None = None
         """The peer's key."""
+        self.listen: list[Address] = []
+        """Where it has said that it listens."""
         self.round_trip_s = 0.0
         """Of the control lane, smoothed."""
         self.least_round_trip_s = 0.0
         self.last_round_trip_s = 0.0
         self.reaches: dict[str, float] = {}
         """Whom the peer reaches straight, and how far that is."""
-        self.links: dict[str, Any] = {}
+        self.links: dict[str, dict[str, float]] = {}
         """What the peer has measured of its links."""
         self.step_s = 0.0
         """How long a training step takes it."""
@@ -146,7 +149,7 @@ class Session:
         if life == self.life:
             return
         if self.life:
-            log.info("%s has begun anew", self.name)
+            log.info("%s has restarted", self.name)
         self.life = life
         for way in self._ways.values():
             self.drop(way.lane, "the peer has begun anew")
@@ -297,11 +300,14 @@ class Session:
                     self._heard()
                 await self._take(way, carrier, head, payload)
         except FrameError as error:
-            log.warning("%s is dropped: %s", self.name, error)
             self._host.refused(self.name, str(error))
             self.drop(way.lane, str(error), carrier)
         except OSError as error:
             self.drop(way.lane, f"lost ({error})", carrier)
+        except Exception as error:
+            log.exception("a frame of %s has failed", self.name)
+            self._host.refused(self.name, f"{type(error).__name__}: {error}")
+            self.drop(way.lane, "a frame that has failed", carrier)
 
     def _heard(self) -> None:
         now = time.monotonic()
@@ -336,6 +342,9 @@ class Session:
             self._host.ways.lost(head.number)
         elif head.kind is Kind.BYE:
             self.drop(Lane.CONTROL, "it has left")
+        elif head.kind is Kind.REFUSE:  # the peer has dialled, and has met another process in this node's place
+            self._host.refused_by(self, read_reason(payload))
+            self.drop(Lane.CONTROL, "it has met another process in this node's place")
         else:
             raise FrameError(f"a frame of kind {head.kind.name} in the middle of a session")
 

@@ -2,8 +2,10 @@
 
 import asyncio
 import concurrent.futures
+import statistics
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
@@ -16,6 +18,8 @@ __all__ = ["WorldThread"]
 T = TypeVar("T")
 LOOK_EVERY_S = 1.0
 LEAVE_S = 10.0
+MEASURED = 15
+"""Over how many steps a step is timed."""
 
 
 class WorldThread:
@@ -35,6 +39,8 @@ class WorldThread:
         self.world = self._opened.result()
         self._loop = self._main_loop
         self._since = time.monotonic()
+        self._took: deque[float] = deque(maxlen=MEASURED)
+        """Seconds that the last steps took."""
 
     def _run(self) -> None:
         try:
@@ -107,7 +113,10 @@ class WorldThread:
         left = since + steps * world.step_s * world.slowness(since) - world.now
         if left > 0:
             time.sleep(left)
-        return since, world.now
+        at = world.now
+        self._took.append((at - since) / steps)
+        world.host.step_s = statistics.median(self._took)  # the median: now and then a program tests, or saves
+        return since, at
 
     def step_begins(self) -> None:
         """What comes next is computing."""

@@ -26,6 +26,8 @@ log = logging.getLogger("atoll")
 
 LOOK_EVERY_S = 0.5
 LEAST_ANSWER_S = 1.0
+MOST_TUNNELS = 1024
+"""At one time; a node needs two for each peer that it does not reach straight."""
 
 
 class Ways:
@@ -98,7 +100,8 @@ class Ways:
             return
         tunnel = self._tunnels.get(head.number)
         if tunnel is None or tunnel.closed:
-            if envelope.frame[3] != Kind.HELLO or envelope.sender not in self._host.sessions:
+            full = len(self._tunnels) >= MOST_TUNNELS
+            if envelope.frame[3] != Kind.HELLO or envelope.sender not in self._host.sessions or full:
                 session.tell(Kind.LOST, head.number)
                 return
             tunnel = self._make_tunnel(carrier.lane, envelope.sender, session, number=head.number, dialled=False)
@@ -126,7 +129,9 @@ class Ways:
         try:
             async with asyncio.timeout(HANDSHAKE_S):
                 welcome = await self._host.welcome(tunnel, None)
-        except (OSError, TimeoutError, FrameError) as error:
+        except FrameError as error:
+            self._host.refused(f"{tunnel.peer} through {tunnel.via}", str(error))
+        except (OSError, TimeoutError) as error:
             log.debug("nothing came of a way through %s: %s", tunnel.via, error or "too slow")
         finally:
             if not welcome:

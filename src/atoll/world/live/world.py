@@ -43,6 +43,7 @@ class LiveWorld(World):
         seed: the run's.
         begin_at: when the run began or begins, on this machine's monotonic clock.
         is_late: whether that was before this node began.
+        is_founder: whether the run begins with what this node holds; unless given, who is not late does.
         step_s: how long a training step takes at least: a node that plays a slower machine waits for the rest.
         encrypted: whether to use TLS.
         congestion: which congestion control TCP is to use; the system's own if it is empty.
@@ -59,6 +60,7 @@ class LiveWorld(World):
         seed: int = 0,
         begin_at: float | None = None,
         is_late: bool = False,
+        is_founder: bool | None = None,
         step_s: float = 0.0,
         encrypted: bool = True,
         congestion: str = "",
@@ -70,6 +72,7 @@ class LiveWorld(World):
         self._seed = seed
         self.begin_at = time.monotonic() if begin_at is None else begin_at
         self._is_late = is_late
+        self._is_founder = not is_late if is_founder is None else is_founder
         self.step_s = step_s
         self._random = stream(seed, "node", name)
         self._mailboxes = Mailboxes(_at_once, lambda message: refuse(self, message))
@@ -119,6 +122,10 @@ class LiveWorld(World):
     @property
     def is_late(self) -> bool:
         return self._is_late
+
+    @property
+    def is_founder(self) -> bool:
+        return self._is_founder
 
     @property
     def random(self) -> random.Random:

@@ -3,7 +3,7 @@
 import pytest
 
 from atoll.fuzz import Case, check, draw_case
-from atoll.fuzzislands import ISLAND_STRATEGIES
+from atoll.fuzz.islands import ISLAND_STRATEGIES
 from atoll.group import Summary, View
 from atoll.island import Pipeline, StageModel
 from atoll.train.islandnode import IslandNode

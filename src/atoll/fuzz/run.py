@@ -1,0 +1,120 @@
+"""Runs strategies under random faults and looks whether what must always hold does hold.
+
+A seed draws a network, a strategy and a fault script.  Nodes run the real strategy in the simulated world on a model of
+a few hundred numbers, so a run takes a fraction of a second.  What must hold (`holds`):
+
+* no step waits beyond its bound;
+* all who took the result of a round hold the same bytes;
+* nobody counts work that was not done;
+* nothing learned is lost: who held the run's model is never handed one that includes fewer samples, and no exchange
+  makes its model much worse than the worst of those who hold it;
+* push-sum's mass is conserved;
+* models stay finite, and buffers are means of what nodes have;
+* when all is well again, all live nodes are in one view and exchange;
+* nothing piles up: messages that nobody takes, transfers, tasks.
+
+A failure is made smaller by leaving out faults, and printed with the command that runs it again.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Coroutine, Generator, Iterable
+from contextlib import closing
+from typing import Any, TypeVar
+
+from atoll.fuzz.cases import END_S, STRATEGIES, Case, Failure, draw_case
+from atoll.fuzz.holds import INVARIANTS, Ended
+from atoll.fuzz.islands import check_islands
+from atoll.fuzz.replicas import Drawn, Joining, Witness
+from atoll.jobs import do_all
+from atoll.strategy import parse_strategy
+from atoll.strategy.talk import Talk
+from atoll.world import Physics, Simulation
+from atoll.world.simworld import SimWorld
+
+__all__ = ["check", "fuzz", "minimise"]
+
+T = TypeVar("T")
+
+
+def check(case: Case) -> str | None:
+    """Runs a case and says what did not hold, if anything."""
+    if case.islands:
+        return check_islands(case.net, case.seed, case.strategy, case.faults, END_S)
+    net, witness = case.net, Witness()
+    strategy = parse_strategy(case.strategy)
+    done: Counter[str] = Counter()
+    talks: dict[str, Talk] = {}
+    background: dict[str, int] = {}
+    queues: list[int] = []
+
+    async def program(world: SimWorld) -> None:
+        node = Joining(world, founds=world.name == net.node_names[0] and not world.is_late) if case.joins else world
+        replica = witness.replicas[world.name] = Drawn(
+            node, net.node_names, case.seed, case.size, apart=case.joins, complaints=witness.complaints
+        )
+        talk = talks[world.name] = strategy.talk(replica)
+        tasks: set[asyncio.Task[Any]] = set()
+
+        async with asyncio.TaskGroup() as group:
+
+            def spawn(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+                task = group.create_task(work)
+                tasks.add(task)
+                task.add_done_callback(tasks.discard)
+                return task
+
+            talk.start(spawn)
+
+            def compute() -> None:
+                replica.compute_gradient()
+                done[world.name] += 1
+
+            while world.now < END_S:
+                await world.compute(compute)
+                await talk.after_gradient()
+                replica.update()
+                held, before = replica.holds, witness.worst_distance()
+                if await talk.after_step():
+                    witness.merged(replica, before, held=held)
+            background[world.name] = len(tasks)
+            queues.append(sum(len(connection.queue) for connection in simulation.links.busy))
+            for task in list(tasks):
+                task.cancel()
+
+    simulation = Simulation(net, seed=case.seed, physics=Physics(), trace=witness, faults=case.faults)
+    try:
+        simulation.run(program, limit_s=END_S + 60)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it should not be
+        return f"{type(error).__name__}: {error}"
+    ended = Ended(case, simulation, witness, done, talks, background, queues)
+    return next((found for look in INVARIANTS for found in look(ended)), None)
+
+
+def minimise(failure: Failure) -> Failure:
+    """The same failure, or another one, with as few faults as it takes."""
+    found = failure
+    number = 0
+    while number < len(found.case.faults):
+        smaller = found.case.without(number)
+        what = check(smaller)
+        if what is None:
+            number += 1
+        else:
+            found = Failure(smaller, what)
+    return found
+
+
+def fuzz(
+    seeds: Iterable[int], strategies: tuple[str, ...] = STRATEGIES, *, jobs: int = 1, islands: bool = False
+) -> Generator[Failure | Case | None, None, None]:
+    """Runs the cases of some seeds, as they get done: those that went well, and what failed.  In between `None`, so
+    that progress can be shown.
+    """
+    with closing(do_all(check, (draw_case(seed, strategies, islands=islands) for seed in seeds), jobs=jobs)) as cases:
+        for done in cases:
+            if done is None:
+                yield None
+            else:
+                case, what = done
+                yield case if what is None else Failure(case, what)

@@ -1,0 +1,120 @@
+"""Dialers: a node's attempts to reach its peers straight.
+
+While a peer is wanted and not reached, an attempt begins every half second, whatever became of those before it.
+"""
+
+import asyncio
+import contextlib
+import logging
+import socket
+import ssl
+import time
+from typing import TYPE_CHECKING
+
+from atoll.errors import FrameError
+from atoll.world.base import Lane
+from atoll.world.live.carrier import Carrier, secure
+from atoll.world.live.hello import HANDSHAKE_S, LATER_S
+from atoll.world.live.keys import Address
+from atoll.world.live.session import Session
+
+if TYPE_CHECKING:
+    from atoll.world.live.host import Host
+
+__all__ = ["DIAL_EVERY_S", "Dialer"]
+
+log = logging.getLogger("atoll")
+
+DIAL_EVERY_S = 0.5
+ATTEMPTS = 6
+"""At one time, for one lane of one peer."""
+REFUSED_S = 5.0
+"""An address where somebody answers who is not of this run is left alone for so long."""
+
+
+class Dialer:
+    """Dials a node's peers.
+
+    Args:
+        host: the node's.
+        context: how to use TLS; `None`: not at all.
+    """
+
+    def __init__(self, host: "Host", context: ssl.SSLContext | None) -> None:
+        self._host = host
+        self._context = context
+        self._left_alone: dict[tuple[str, Address], float] = {}
+        """Addresses of peers where strangers answer, and until when they are not dialled."""
+
+    async def keep(self, session: Session, lane: Lane) -> None:
+        """Tries to reach a peer straight, again and again."""
+        attempts: set[asyncio.Task[None]] = set()
+        while True:
+            changed = session.changed
+            if not self._should_dial(session, lane):
+                for attempt in attempts:
+                    attempt.cancel()
+                await _wait(changed, DIAL_EVERY_S)
+                continue
+            if self._host.name > session.name and not attempts:
+                await _wait(changed, LATER_S)
+                if not self._should_dial(session, lane):
+                    continue
+            if len(attempts) < ATTEMPTS:
+                for address in self._addresses(session.name):
+                    work = self._dial(session, lane, address)
+                    attempt = self._host.spawn(work, f"an attempt to reach {session.name}")
+                    attempts.add(attempt)
+                    attempt.add_done_callback(attempts.discard)
+            await _wait(changed, DIAL_EVERY_S)
+
+    def _should_dial(self, session: Session, lane: Lane) -> bool:
+        if not self._host.addresses.get(session.name) or session.direct(lane):
+            return False
+        if lane is Lane.CONTROL:
+            return True
+        control = session.direct(Lane.CONTROL)
+        return control is not None and control.dialled
+
+    def _addresses(self, name: str) -> list[Address]:
+        now = time.monotonic()
+        return [each for each in self._host.addresses[name] if self._left_alone.get((name, each), 0.0) <= now]
+
+    async def _dial(self, session: Session, lane: Lane, address: Address) -> None:
+        loop = asyncio.get_running_loop()
+        carrier: Carrier | None = None
+        sock = None
+        try:
+            async with asyncio.timeout(HANDSHAKE_S):
+                [(family, kind, proto, _, where), *_] = await loop.getaddrinfo(*address, type=socket.SOCK_STREAM)
+                sock = socket.socket(family, kind, proto)
+                sock.settimeout(0)
+                self._host.pin(sock)
+                await loop.sock_connect(sock, where)
+                carrier, identity = await secure(sock, self._context, lane=lane, dialled=True)
+                if not await self._host.introduce(session, carrier, identity):
+                    carrier.close()
+        except FrameError as error:
+            self._host.refused(session.name, f"at {address[0]}:{address[1]}: {error}")
+            self._left_alone[session.name, address] = time.monotonic() + REFUSED_S
+            _close(carrier, sock)
+        except (OSError, TimeoutError, ValueError, OverflowError) as error:  # an address may be none to the system
+            log.debug("%s at %s:%d is not reached: %s", session.name, *address, error or "too slow")
+            _close(carrier, sock)
+        except asyncio.CancelledError:
+            if carrier is None or session.carrier(lane) is not carrier:
+                _close(carrier, sock)
+            raise
+
+
+async def _wait(changed: asyncio.Event, seconds: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await changed.wait()
+
+
+def _close(carrier: Carrier | None, sock: socket.socket | None) -> None:
+    if carrier:
+        carrier.close()
+    elif sock:
+        sock.close()

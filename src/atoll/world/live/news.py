@@ -1,0 +1,57 @@
+"""News: what nodes tell each other now and then: whom they reach, where nodes listen, what their links are like."""
+
+import dataclasses
+import json
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+from atoll.world.live.fields import Fields, parse_addresses
+from atoll.world.live.keys import Address
+
+__all__ = ["News"]
+
+LARGEST_RATE = 1e15
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class News:
+    """What one node tells the others."""
+
+    reaches: dict[str, float]
+    """Whom it reaches straight, and the round trip there."""
+    addresses: dict[str, list[Address]]
+    """Where nodes listen, as far as it knows."""
+    said: dict[str, list[Address]] = field(default_factory=dict)
+    """Where those whom it reaches straight have said that they listen: what anybody else knows is older."""
+    step_s: float = 0.0
+    """How long a training step takes it."""
+    links: dict[str, dict[str, float]] = field(default_factory=dict)
+    """What it has measured of its links."""
+
+    def pack(self) -> bytes:
+        return json.dumps(dataclasses.asdict(self)).encode()
+
+    @classmethod
+    def parse(cls, found: dict[str, Any], names: Collection[str]) -> "News":
+        """Reads what a peer has told.  What it says of nodes that the run does not have is left out."""
+        fields = Fields(found, "NEWS frame")
+        links = {}
+        for name, link in fields.table("links").items():
+            if name in names:
+                measured = Fields(link if isinstance(link, dict) else {}, "NEWS frame, links")
+                links[name] = {
+                    "round_trip_s": measured.number("round_trip_s"),
+                    "rate": measured.number("rate", most=LARGEST_RATE),
+                }
+        return cls(
+            reaches={name: seconds for name, seconds in fields.numbers("reaches").items() if name in names},
+            addresses=_addresses(fields.table("addresses"), names),
+            said=_addresses(fields.table("said"), names) if "said" in found else {},
+            step_s=fields.number("step_s"),
+            links=links,
+        )
+
+
+def _addresses(found: dict[str, Any], names: Collection[str]) -> dict[str, list[Address]]:
+    return {name: parse_addresses(where, "malformed NEWS frame") for name, where in found.items() if name in names}
