@@ -134,7 +134,7 @@ def _jobs(words: Words) -> Words:
 
 def _limit(words: Words) -> Words:
     """Virtual seconds, as many as the faults of a script need; real ones where the network is emulated."""
-    seconds = "60" if "--faults" in words else "4" if "emulate" in words else "2"
+    seconds = "60" if "--faults" in words else "3" if "emulate" in words else "2"
     return _with(words, "--limit", seconds, at=2) if _is(words, "compare", "run") else words
 
 

@@ -74,6 +74,7 @@ def main() -> None:
     state = {key.removeprefix("module."): value for key, value in model.state_dict().items()}
     torch.save(state, arguments.folder / f"{arguments.how}.{name}.pt")
     if arguments.how == "ddp":
+        torch.distributed.barrier()  # who leaves first may take the others' connections with it
         torch.distributed.destroy_process_group()
 
 

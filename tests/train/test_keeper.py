@@ -111,7 +111,7 @@ def test_half_a_state_is_refused(tmp_path: Path, missing: str) -> None:
 def test_a_full_disk_does_not_end_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(keeper_module, "KEEP_EVERY_S", 0.02)
+    monkeypatch.setattr(keeper_module, "KEEP_EVERY_S", 0.001)
     is_full, fsync = True, os.fsync
     tried = 0
 

@@ -26,6 +26,7 @@ class Inside:
         self.rank = dist.get_rank()
         self.size = dist.get_world_size()
         self._control = dist.new_group(backend="gloo")
+        self._is_open = True
 
     @classmethod
     def find(cls) -> "Inside | None":
@@ -35,6 +36,12 @@ class Inside:
         if dist.is_available() and dist.is_torchelastic_launched() and not dist.is_initialized():
             raise AtollError("call torch.distributed.init_process_group() before atoll.join() under torchrun")
         return None
+
+    def close(self) -> None:
+        """Ends what was made here: torch aborts a process that ends while one of its groups still has work in hand."""
+        if self._is_open and dist.is_initialized():
+            dist.destroy_process_group(self._control)
+        self._is_open = False
 
     @property
     def speaks(self) -> bool:

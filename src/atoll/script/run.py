@@ -253,6 +253,8 @@ class Run:
             hook.remove()
         if self._voice:
             self._voice.close()
+        if self._inside:
+            self._inside.close()
 
     def __enter__(self) -> Self:
         return self
