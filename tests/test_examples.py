@@ -1,20 +1,19 @@
 """The examples run, small."""
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+from tests.torchrun import run_until_it_ends
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
 def python(*arguments: str | Path) -> str:
-    ended = subprocess.run([sys.executable, *map(str, arguments)], capture_output=True, timeout=120, check=False)
-    assert ended.returncode == 0, ended.stderr.decode()[-2000:]
-    return ended.stdout.decode()
+    return run_until_it_ends([sys.executable, *map(str, arguments)])
 
 
 def test_mnist_with_none_is_the_script_without_atoll(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import copy
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -21,6 +20,7 @@ from atoll.network import parse_network
 from atoll.trace import Computed, Exchanged, Tested, read_trace
 from atoll.train import RunSpec
 from atoll.train.emulated import run_emulated
+from tests.torchrun import run_until_it_ends
 from tests.world.emulate.allowed import where_it_is_allowed
 
 TRAINING = Path(__file__).with_name("training.py")
@@ -250,9 +250,7 @@ def emulated(tmp_path: Path, *arguments: str, strategy: str = "", limit_s: float
 
 def torchrun(processes: int, *command: str) -> None:
     start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-    ended = subprocess.run([*start, *command], capture_output=True, timeout=100, check=False, env=ENVIRONMENT)
-    told = ended.stderr.decode()
-    assert ended.returncode == 0, f"{told[:4000]} … {told[-2000:]}"
+    run_until_it_ends([*start, *command], env=ENVIRONMENT)
 
 
 def test_gradients_every_step_are_what_ddp_does(tmp_path: Path) -> None:

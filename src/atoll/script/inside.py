@@ -25,8 +25,7 @@ class Inside:
     def __init__(self) -> None:
         self.rank = dist.get_rank()
         self.size = dist.get_world_size()
-        self._control = dist.new_group(backend="gloo")
-        self._is_open = True
+        self._control: dist.ProcessGroup | None = dist.new_group(backend="gloo")
 
     @classmethod
     def find(cls) -> "Inside | None":
@@ -39,9 +38,9 @@ class Inside:
 
     def close(self) -> None:
         """Ends what was made here: torch aborts a process that ends while one of its groups still has work in hand."""
-        if self._is_open and dist.is_initialized():
+        if self._control is not None and dist.is_initialized():
             dist.destroy_process_group(self._control)
-        self._is_open = False
+        self._control = None
 
     @property
     def speaks(self) -> bool:
