@@ -15,7 +15,7 @@ from statistics import median
 
 import torch
 
-from atoll.codec import CODECS, parse_codec
+from atoll.codecs import CODECS, parse_codec
 from benchmarks.common import RESULTS, markdown, put
 
 COUNT = 4096 * 2441  # 10 M

@@ -20,9 +20,9 @@ from statistics import fmean, median
 
 from atoll.network import load_network
 from atoll.report.results import Comparison, Row
+from atoll.runs import IDEAL_STRATEGY, RunSpec
+from atoll.runs.batch import run_all
 from atoll.trace import Exchanged, Planned, Tested, read_trace
-from atoll.train import IDEAL_STRATEGY, RunSpec
-from atoll.train.batch import run_all
 from benchmarks.common import RESULTS, markdown, parser, put, run_plan, seconds
 
 DOCUMENT = RESULTS / "communication.md"

@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 
 from atoll import cli
-from atoll.exchange import Vector
-from atoll.strategy.deltas import Deltas
-from atoll.strategy.fragment import Fragment
-from atoll.strategy.lineage import Standing
-from atoll.strategy.pushes import Pushes
-from atoll.strategy.rounds import Rounds
-from atoll.strategy.tail import Tail
-from atoll.train.replica import TrainedReplica
+from atoll.strategies.deltas import Deltas
+from atoll.strategies.fragment import Fragment
+from atoll.strategies.lineage import Standing
+from atoll.strategies.pushes import Pushes
+from atoll.strategies.rounds import Rounds
+from atoll.strategies.trailer import Tail
+from atoll.training.replica import TrainedReplica
+from atoll.vectors import Vector
 
 LIES = {
     "none": "four honest nodes",

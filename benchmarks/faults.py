@@ -22,14 +22,15 @@ import numpy as np
 import torch
 from torch import nn
 
-from atoll.codec import parse_codec
-from atoll.exchange import Vector
+from atoll.codecs import parse_codec
 from atoll.network import Network, load_network, parse_network
+from atoll.runs import RunSpec, simulate
 from atoll.trace import Computed, Event, Exchanged, Tested, read_trace
-from atoll.train import RunSpec, Task, load_task, parse_shards, simulate
-from atoll.train.batches import Batches
-from atoll.train.parameters import Parameters
-from atoll.train.shards import Indices
+from atoll.training import Task, load_task, parse_shards
+from atoll.training.batches import Batches
+from atoll.training.parameters import Parameters
+from atoll.training.shards import Indices
+from atoll.vectors import Vector
 from atoll.world.faults import parse_faults
 from benchmarks.common import RESULTS, markdown, put
 

@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Callable
 
 from atoll.errors import FrameError
-from atoll.world.live.boxes import Inbox
 from atoll.world.live.frames import HEAD_BYTES, LARGEST, Kind, Opening, head_of, parse_head, parse_json, parse_opening
+from atoll.world.live.queues import Inbox
 from atoll.world.live.tunnel import pack_names, parse_envelope
 
 

@@ -11,15 +11,16 @@ from pathlib import Path
 from statistics import fmean, median
 
 import numpy as np
-from tests.island.brute import best_of_all, partitions
+from tests.islands.brute import best_of_all, partitions
 
 from atoll.errors import TaskError
-from atoll.island import Costs, Island, Layer, Machine, Pairs, Plan, Terms, equal_cuts, form, survey
+from atoll.islands import Costs, Island, Layer, Machine, Pairs, Plan, Terms, equal_cuts, form, survey
+from atoll.islands.layout import Layout, Survey, parse_islands, survey_task
 from atoll.network import Network, parse_network
+from atoll.runs import RunSpec, simulate
+from atoll.runs.emulated import run_emulated
 from atoll.trace import Computed, Emulated, read_trace
-from atoll.train import RunSpec, Task, simulate
-from atoll.train.emulated import run_emulated
-from atoll.train.islands import Layout, Survey, parse_islands, survey_task
+from atoll.training import Task
 from benchmarks.common import RESULTS, markdown, put
 from benchmarks.island_task import blocks, small_task
 

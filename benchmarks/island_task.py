@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD
 
-from atoll.train import Examples, Task
+from atoll.training import Examples, Task
 
 __all__ = ["blocks", "small_task"]
 

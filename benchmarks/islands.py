@@ -26,10 +26,11 @@ from torch.distributed.pipelining.schedules import _get_1f1b_rank_ops
 
 from atoll.network import load_network, parse_network
 from atoll.report.results import read_result
+from atoll.runs import RunSpec, simulate
+from atoll.runs.emulated import run_emulated
 from atoll.trace import Computed, Emulated, Event, IslandsFormed, StageReported, Tested, read_trace
-from atoll.train import RunSpec, Task, simulate
-from atoll.train.emulated import run_emulated
-from atoll.train.tasks.text import char_chain, text
+from atoll.training import Task
+from atoll.training.tasks.text import char_chain, text
 from atoll.world.faults import parse_faults
 from benchmarks.common import RESULTS, markdown, put
 from benchmarks.island_plans import against, emulated, large, planner

@@ -26,9 +26,9 @@ import numpy as np
 
 from atoll.network import Network, load_network, parse_network
 from atoll.report.results import RunResult, read_result
+from atoll.runs import RunSpec, simulate
+from atoll.runs.emulated import is_valid, run_emulated
 from atoll.trace import Exchanged, Tested, Waited, read_trace
-from atoll.train import RunSpec, simulate
-from atoll.train.emulated import is_valid, run_emulated
 from atoll.world.emulate.supervisor import CONGESTION, Emulation, emulate
 from atoll.world.faults import parse_faults
 from atoll.world.live.host import best_congestion

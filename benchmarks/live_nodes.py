@@ -11,9 +11,9 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from atoll.exchange import Vector
 from atoll.fuzz import Numbers
-from atoll.strategy import parse_strategy
+from atoll.strategies import parse_strategy
+from atoll.vectors import Vector
 from atoll.world.base import Lane, World
 from atoll.world.live.world import LiveWorld
 

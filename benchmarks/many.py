@@ -14,13 +14,13 @@ import numpy as np
 import torch
 
 from atoll.network import Network, parse_network
-from atoll.strategy import parse_strategy
-from atoll.train import load_task
-from atoll.train.node import train
-from atoll.train.parts import Tester
-from atoll.train.replica import TrainedReplica
+from atoll.strategies import parse_strategy
+from atoll.training import load_task
+from atoll.training.loop import train
+from atoll.training.parts import Tester
+from atoll.training.replica import TrainedReplica
 from atoll.world import Simulation
-from atoll.world.simworld import SimWorld
+from atoll.world.sim.world import SimWorld
 
 ROUNDS = 100
 

@@ -23,9 +23,9 @@ from typing import Any
 from atoll.errors import EmulationError
 from atoll.network import load_network
 from atoll.report.results import read_result
+from atoll.runs import RunSpec
+from atoll.runs.emulated import is_valid, run_emulated
 from atoll.trace import Tested, Waited, read_trace
-from atoll.train import RunSpec
-from atoll.train.emulated import is_valid, run_emulated
 from atoll.world.emulate.supervisor import Emulation, emulate
 from benchmarks.common import RESULTS, markdown, put
 from benchmarks.peer_nodes import PEERS

@@ -18,7 +18,7 @@ from typing import Any
 
 from atoll.network import Network, parse_network
 from atoll.world import IDEAL, Physics, Simulation
-from atoll.world.simworld import SimWorld
+from atoll.world.sim.world import SimWorld
 
 BODY = bytes(100_000)
 Program = Callable[[SimWorld], Coroutine[Any, Any, None]]

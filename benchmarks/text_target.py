@@ -12,9 +12,9 @@ from pathlib import Path
 import torch
 
 from atoll.network import load_network
+from atoll.runs import IDEAL_STRATEGY, RunSpec, simulate
 from atoll.trace import Tested, read_trace
-from atoll.train import IDEAL_STRATEGY, RunSpec, simulate
-from atoll.train.tasks.text import _adamw, text
+from atoll.training.tasks.text import _adamw, text
 
 STEPS = 600
 

@@ -23,7 +23,8 @@ from torch.optim import Optimizer
 
 from atoll.network import load_network
 from atoll.report.results import read_result
-from atoll.train import IDEAL_STRATEGY, RunSpec, load_task, simulate
+from atoll.runs import IDEAL_STRATEGY, RunSpec, simulate
+from atoll.training import load_task
 
 LIMIT_S = 300.0
 

@@ -10,7 +10,7 @@ from atoll.network import load_network
 from atoll.report.page import write_page
 from atoll.report.results import read_folder
 from atoll.report.tables import comparison_table
-from atoll.train import load_task
+from atoll.training import load_task
 
 
 def plan(**changes: object) -> Plan:

@@ -20,7 +20,7 @@ from atoll.cli import main
 from atoll.network import load_network, parse_network, preset_names
 from atoll.world.faults import load_faults
 from tests import commands
-from tests.train.idx import write_small_mnist
+from tests.training.idx import write_small_mnist
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -99,7 +99,7 @@ def _do_here(do: Callable[[T], R], items: Iterable[T], **_: object) -> Iterator[
 
 @pytest.mark.parametrize("block", commands.blocks())
 def test_commands_run(block: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("atoll.train.batch", "atoll.fuzz.run"):
+    for module in ("atoll.runs.batch", "atoll.fuzz.run"):
         monkeypatch.setattr(f"{module}.do_all", _do_here)
     for command in commands.blocks()[block]:
         words = commands.quick(command.words)

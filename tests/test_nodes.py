@@ -121,7 +121,7 @@ def test_a_founder_comes_back(tmp_path: Path) -> None:
 def test_a_power_cut_does_not_lose_the_run(tmp_path: Path) -> None:
     """A node alone is killed; with its checkpoint and its key it goes on where it was."""
     arguments = ("--listen", "127.0.0.1:0", "--key", "key", "--checkpoint", "kept", "-s", "allreduce:every=4")
-    code = "from atoll.train import keeper; keeper.KEEP_EVERY_S = 0.5; from atoll.cli import main; main()"
+    code = "from atoll.training import keeper; keeper.KEEP_EVERY_S = 0.5; from atoll.cli import main; main()"
     started = [start(tmp_path, "first", *arguments, command=[sys.executable, "-c", code])]
     try:
         old, new = tmp_path / "first" / "n0.jsonl", tmp_path / "first" / "n0.2.jsonl"

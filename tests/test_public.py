@@ -47,8 +47,8 @@ PUBLIC = {
         "read_bandwidth_trace",
     ],
     "atoll.world": ["IDEAL", "Lane", "Message", "Peer", "Physics", "Simulation", "World"],
-    "atoll.codec": ["CODECS", "Codec", "Dense", "Feedback", "parse_codec"],
-    "atoll.exchange": [
+    "atoll.codecs": ["CODECS", "Codec", "Dense", "Feedback", "parse_codec"],
+    "atoll.collectives": [
         "Body",
         "COLLECTIVES",
         "Collective",
@@ -58,10 +58,9 @@ PUBLIC = {
         "SendLog",
         "Spawn",
         "Trailer",
-        "Vector",
         "broadcast",
     ],
-    "atoll.strategy": [
+    "atoll.strategies": [
         "DEFAULT_STRATEGY",
         "ISLANDS_STRATEGY",
         "Quantity",
@@ -74,17 +73,8 @@ PUBLIC = {
         "parse_strategy",
         "recipes",
     ],
-    "atoll.train": [
-        "Examples",
-        "IDEAL_STRATEGY",
-        "RunSpec",
-        "TASKS",
-        "Task",
-        "accuracy",
-        "load_task",
-        "parse_shards",
-        "simulate",
-    ],
+    "atoll.training": ["Examples", "TASKS", "Task", "accuracy", "load_task", "parse_shards"],
+    "atoll.runs": ["IDEAL_STRATEGY", "RunSpec", "simulate"],
     "atoll.trace": [
         "CheckpointSaved",
         "Computed",

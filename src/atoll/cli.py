@@ -111,7 +111,7 @@ def compare(
 ) -> None:
     """Find out which strategy reaches the target first, in simulation: a table, traces, and a page to look at."""
     from atoll.compare import DEFAULT_STRATEGIES, Plan
-    from atoll.strategy import ISLANDS_STRATEGY
+    from atoll.strategies import ISLANDS_STRATEGY
 
     network, script = _network_and_script(network, script)
     net = load_network(network)
@@ -193,7 +193,7 @@ def run(
 ) -> None:
     """Train once, in simulation, and show it as it goes."""
     from atoll.compare import Plan
-    from atoll.strategy import DEFAULT_STRATEGY, ISLANDS_STRATEGY
+    from atoll.strategies import DEFAULT_STRATEGY, ISLANDS_STRATEGY
 
     if checkpoint is not None and checkpoint.exists() and not checkpoint.is_dir():
         raise CheckpointError(f"--checkpoint: {checkpoint} is a file: expected a folder")
@@ -243,10 +243,10 @@ def plan(
     out: Annotated[Path, typer.Option("--out", help="Where the picture goes.")] = Path("plan.png"),
 ) -> None:
     """Find out who should hold which layers of a model: islands, stages, memory, and how fast that will be."""
-    from atoll.island import Averaging, Costs
+    from atoll.islands import Averaging, Costs
+    from atoll.islands.layout import parse_islands, parse_size, survey_task
     from atoll.report.islands import draw_plan, show_plan, size
-    from atoll.train.islands import parse_islands, parse_size, survey_task
-    from atoll.train.tasks import load_task
+    from atoll.training.tasks import load_task
 
     console = Console()
     net = load_network(network)
@@ -313,10 +313,10 @@ def node(
 
     What a run is about (--task, --strategy, --shards, --seed, --seats) is said by who begins it.
     """
+    from atoll.islands.layout import parse_size
     from atoll.nodes import run_node, run_script_node
-    from atoll.strategy import DEFAULT_STRATEGY, ISLANDS_STRATEGY
-    from atoll.train.islands import parse_size
-    from atoll.train.member import Card, Machine
+    from atoll.runs.live import Card, Machine
+    from atoll.strategies import DEFAULT_STRATEGY, ISLANDS_STRATEGY
     from atoll.world.live.keys import Invitation, parse_address
 
     if listen is None and join is None:
@@ -395,7 +395,7 @@ def report(
 def strategies(name: Annotated[str | None, typer.Argument(help="One of them; all if left out.")] = None) -> None:
     """List the strategies, or show one: what it does, its settings, and where it comes from."""
     from atoll.report.tables import list_strategies, show_strategy
-    from atoll.strategy import RECIPES
+    from atoll.strategies import RECIPES
 
     console = Console()
     if name is None:
@@ -422,7 +422,7 @@ def fuzz(
 
     from atoll.fuzz import STRATEGIES, Failure, fuzz, minimise
     from atoll.fuzz.islands import ISLAND_STRATEGIES
-    from atoll.strategy import parse_strategy
+    from atoll.strategies import parse_strategy
 
     console = Console()
     chosen = tuple(strategies or (ISLAND_STRATEGIES if islands else STRATEGIES))

@@ -16,21 +16,22 @@ from pathlib import Path
 from rich.console import Console
 
 from atoll.errors import EmulationError, nearest
+from atoll.islands.layout import lay_out, parse_islands
 from atoll.network import Network, load_network
 from atoll.report.failures import RunFailure
 from atoll.report.progress import RunsProgress
 from atoll.report.results import Comparison, RunResult, read_result
 from atoll.report.tables import comparison_table
+from atoll.runs import IDEAL_STRATEGY, RunSpec
+from atoll.runs import simulate as simulate_run
+from atoll.runs.batch import run_all
+from atoll.runs.emulated import emulate_all
+from atoll.runs.simulated import check_device
 from atoll.script.launch import parse_for_script
-from atoll.strategy import parse_strategy
-from atoll.train import IDEAL_STRATEGY, RunSpec, Task, load_task, parse_shards
-from atoll.train import simulate as simulate_run
-from atoll.train.batch import run_all
-from atoll.train.checkpoint import latest
-from atoll.train.emulated import emulate_all
-from atoll.train.islands import lay_out, parse_islands
-from atoll.train.run import check_device
-from atoll.train.taskcheck import check_task
+from atoll.strategies import parse_strategy
+from atoll.training import Task, load_task, parse_shards
+from atoll.training.checkpoint import latest
+from atoll.training.taskcheck import check_task
 from atoll.world.faults import Fault
 
 __all__ = ["DEFAULT_STRATEGIES", "Plan", "compare", "simulate"]

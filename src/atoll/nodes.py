@@ -12,11 +12,11 @@ from rich.live import Live
 
 from atoll.errors import InvitationError
 from atoll.report.board import Board
+from atoll.runs.live import Card, Machine, Member, take_part
 from atoll.script.joining import launch_member
 from atoll.script.launch import launch, parse_for_script
 from atoll.script.lines import Lines
 from atoll.script.process import run_script
-from atoll.train.member import Card, Machine, Member, take_part
 from atoll.world.live.keys import Invitation
 from atoll.world.live.world import LiveWorld
 

@@ -3,7 +3,7 @@ from hypothesis import strategies as st
 
 from atoll.fuzz import draw_case
 from atoll.fuzz.cases import STRATEGIES, TROUBLE_S
-from atoll.strategy import RECIPES, parse_strategy
+from atoll.strategies import RECIPES, parse_strategy
 from atoll.world.faults import parse_faults
 
 

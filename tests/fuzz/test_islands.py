@@ -4,9 +4,9 @@ import pytest
 
 from atoll.fuzz import Case, check, draw_case
 from atoll.fuzz.islands import ISLAND_STRATEGIES
-from atoll.group import Summary, View
-from atoll.island import Pipeline, StageModel
-from atoll.train.islandnode import IslandNode
+from atoll.islands import Pipeline, StageModel
+from atoll.islands.node import IslandNode
+from atoll.membership import Summary, View
 from atoll.world.faults import parse_faults
 
 FIVE = "[[node]]\nnames = ['0', '1', '2', '3']\nstep_s = 0.5\n[[link]]\namong = '*'\nlatency_ms = 10\nrate_mbps = 20\n"

@@ -2,7 +2,7 @@ import numpy as np
 
 from atoll.fuzz.replicas import Drawn, Joining, Witness
 from atoll.world import Simulation
-from atoll.world.simworld import SimWorld
+from atoll.world.sim.world import SimWorld
 from tests.world.networks import network
 
 NET = network('[[node]]\ncount = 2\n[[link]]\namong = "*"')

@@ -5,7 +5,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 from atoll.network import load_network
-from atoll.train import IDEAL_STRATEGY, RunSpec, simulate
+from atoll.runs import IDEAL_STRATEGY, RunSpec, simulate
 
 
 @cache

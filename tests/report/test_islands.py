@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.image import imread
 from rich.console import Console
 
-from atoll.island import Costs, Layer, Machine, Pairs, Terms, form
+from atoll.islands import Costs, Layer, Machine, Pairs, Terms, form
 from atoll.report.islands import draw_plan, show_plan, size
 
 LAYERS = [Layer(name, 1e9, 1e5, 1e5, 2e8) for name in ("first", "second", "third", "fourth")]

@@ -4,7 +4,7 @@ from rich.console import Console, RenderableType
 
 from atoll.report.results import read_folder
 from atoll.report.tables import comparison_table, list_strategies, show_strategy
-from atoll.strategy import RECIPES
+from atoll.strategies import RECIPES
 from tests.report.runs import small_comparison
 
 

@@ -7,8 +7,8 @@ from matplotlib.colors import to_rgba
 
 from atoll.network import load_network
 from atoll.report.timeline import timelines
+from atoll.runs import RunSpec, simulate
 from atoll.trace import Event, Exchanged, LinkChanged, Planned, RunEnded, RunStarted, Transferred, read_trace
-from atoll.train import RunSpec, simulate
 
 
 def run(events: list[Event], *links: str) -> list[Event]:

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 import atoll
 from atoll.cli import app
 from atoll.errors import CheckpointError, StrategyError
-from atoll.strategy import DEFAULT_STRATEGY
+from atoll.strategies import DEFAULT_STRATEGY
 from tests.script.test_signals import LEAVING, NODE, started
 
 LENDERS = "selsync:lenders=0.25,lend=0.5"

@@ -17,9 +17,9 @@ from torch.utils.data import DataLoader, TensorDataset
 import atoll
 from atoll.errors import AtollError, CheckpointError, StrategyError
 from atoll.network import parse_network
+from atoll.runs import RunSpec
+from atoll.runs.emulated import run_emulated
 from atoll.trace import Computed, Exchanged, Tested, read_trace
-from atoll.train import RunSpec
-from atoll.train.emulated import run_emulated
 from tests.torchrun import run_until_it_ends
 from tests.world.emulate.allowed import where_it_is_allowed
 

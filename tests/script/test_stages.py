@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import atoll
 from atoll.errors import AtollError, TaskError
 from atoll.script.stages import ScriptLesson
-from atoll.train.task import Examples
+from atoll.training.task import Examples
 from tests.script.test_run import Others
 
 LOSS = nn.functional.cross_entropy

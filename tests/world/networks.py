@@ -8,7 +8,7 @@ from atoll.network import Network, parse_network
 from atoll.world import IDEAL, Physics, Simulation
 from atoll.world.base import FRAME_BYTES
 from atoll.world.faults import Fault
-from atoll.world.simworld import SimWorld
+from atoll.world.sim.world import SimWorld
 
 PAIR = """
 [[node]]

@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atoll.errors import FaultError
+from atoll.runs import RunSpec, simulate
 from atoll.trace import Event, FaultChanged, MessageRefused, Tested, Trace, ViewChanged, read_trace
-from atoll.train import RunSpec, simulate
 from atoll.world import IDEAL, Physics, Simulation
 from atoll.world.base import frame_bytes
 from atoll.world.faults import Fault, load_faults, parse_faults
-from atoll.world.simworld import SimWorld
+from atoll.world.sim.world import SimWorld
 from tests.world.networks import PAIR, network, sized
 
 NAMES = ("0", "1", "2", "3")

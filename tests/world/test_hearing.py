@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atoll.strategy import parse_strategy
+from atoll.strategies import parse_strategy
 from atoll.trace import MessageRefused
 from atoll.world import Physics, Simulation
 from atoll.world.base import Lane, Message
 from atoll.world.hearing import hear
-from atoll.world.simworld import SimWorld
-from tests.strategy.nodes import VectorReplica
-from tests.strategy.test_here import Events
+from atoll.world.sim.world import SimWorld
+from tests.strategies.nodes import VectorReplica
+from tests.strategies.test_here import Events
 from tests.world.networks import PAIR, network
 
 CHANNELS = ["group", "push", "push ack", "change", "change ack", "all changes please", "ready", "call", "drift"]

@@ -8,8 +8,8 @@ import numpy as np
 
 from atoll.fuzz.cases import END_S, Case
 from atoll.fuzz.replicas import Witness
-from atoll.strategy.pushes import Pushes
-from atoll.strategy.talk import Talk
+from atoll.strategies.pushes import Pushes
+from atoll.strategies.talk import Talk
 from atoll.world import Simulation
 
 __all__ = ["INVARIANTS", "Ended"]

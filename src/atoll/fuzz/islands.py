@@ -23,18 +23,18 @@ from torch import nn
 from torch.optim import SGD
 
 from atoll.errors import TaskError
+from atoll.islands.curriculum import TaskLesson
+from atoll.islands.layout import Layout, lay_out, parse_islands
+from atoll.islands.node import IslandNode
+from atoll.islands.settlement import Settlement
 from atoll.network import Network
-from atoll.strategy import parse_strategy
+from atoll.strategies import parse_strategy
 from atoll.trace import Computed, Event, Exchanged, SeatTaken, StageReported
-from atoll.train.islandnode import IslandNode
-from atoll.train.islands import Layout, lay_out, parse_islands
-from atoll.train.lesson import TaskLesson
-from atoll.train.parts import Parts
-from atoll.train.settlement import Settlement
-from atoll.train.task import Examples, Task
+from atoll.training.parts import Parts
+from atoll.training.task import Examples, Task
 from atoll.world import Simulation
 from atoll.world.faults import Fault
-from atoll.world.simworld import SimWorld
+from atoll.world.sim.world import SimWorld
 
 __all__ = ["ISLAND_STRATEGIES", "check_islands"]
 

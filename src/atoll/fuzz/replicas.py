@@ -4,15 +4,15 @@ who sees every event.
 
 import numpy as np
 
-from atoll.exchange import Vector
-from atoll.group import Group
-from atoll.saved import Saved
+from atoll.membership import Group
 from atoll.seeds import derive
-from atoll.strategy import Quantity, Work
+from atoll.state import Saved
+from atoll.strategies import Quantity, Work
 from atoll.trace import Event, Exchanged, ViewChanged, Waited
+from atoll.vectors import Vector
 from atoll.world.base import World
-from atoll.world.scoped import Scoped
-from atoll.world.simworld import SimWorld
+from atoll.world.scope import Scoped
+from atoll.world.sim.world import SimWorld
 
 __all__ = ["Drawn", "Joining", "Numbers", "Witness"]
 

@@ -27,10 +27,10 @@ from atoll.fuzz.holds import INVARIANTS, Ended
 from atoll.fuzz.islands import check_islands
 from atoll.fuzz.replicas import Drawn, Joining, Witness
 from atoll.jobs import do_all
-from atoll.strategy import parse_strategy
-from atoll.strategy.talk import Talk
+from atoll.strategies import parse_strategy
+from atoll.strategies.talk import Talk
 from atoll.world import Physics, Simulation
-from atoll.world.simworld import SimWorld
+from atoll.world.sim.world import SimWorld
 
 __all__ = ["check", "fuzz", "minimise"]
 

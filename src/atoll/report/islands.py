@@ -12,7 +12,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from atoll.island import Costs, Island, Layer, Machine, Pairs, Plan, Terms
+from atoll.islands import Costs, Island, Layer, Machine, Pairs, Plan, Terms
 
 __all__ = ["draw_plan", "show_plan", "size"]
 

@@ -5,7 +5,7 @@ import math
 from typing import Any
 
 from atoll.errors import InvitationError
-from atoll.world.live.guest import ask_for_report
+from atoll.world.live.join import ask_for_report
 from atoll.world.live.keys import Identity, Invitation
 
 __all__ = ["network_of", "probe_run"]

@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from atoll.report.results import Comparison, Row
-from atoll.strategy import RECIPES, Recipe
+from atoll.strategies import RECIPES, Recipe
 
 __all__ = ["comparison_table", "list_strategies", "show_strategy"]
 

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from atoll.errors import AtollError
-from atoll.saved import Saved
+from atoll.state import Saved
 
 __all__ = ["Inside"]
 

@@ -6,14 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from atoll.errors import InvitationError
+from atoll.runs.live import Card, Machine, Member, take_part
+from atoll.script.agent import NO_TARGET, Voice
 from atoll.script.inside import Inside
 from atoll.script.launch import Launch, launched, parse_for_script
 from atoll.script.lines import Lines, say
 from atoll.script.run import Run
-from atoll.script.voice import NO_TARGET, Voice
-from atoll.strategy import DEFAULT_STRATEGY, parse_strategy
+from atoll.strategies import DEFAULT_STRATEGY, parse_strategy
 from atoll.trace import Event
-from atoll.train.member import Card, Machine, Member, take_part
 from atoll.world.live.keys import Invitation, parse_address
 from atoll.world.live.world import LiveWorld
 

@@ -5,7 +5,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
 from atoll.errors import StrategyError
-from atoll.strategy import Strategy, parse_strategy
+from atoll.strategies import Strategy, parse_strategy
 from atoll.world.live.world import LiveWorld
 
 __all__ = ["Launch", "launch", "launched", "parse_for_script"]

@@ -10,8 +10,8 @@ from torch import nn
 from torch.optim import LBFGS, Optimizer
 
 from atoll.errors import CheckpointError, StrategyError
-from atoll.saved import Saved, note, read_note
-from atoll.train.memory import put_settings, readable, remember, settings_of, what_is_remembered, writable
+from atoll.state import Saved, note, read_note
+from atoll.training.optimizer_state import put_settings, readable, remember, settings_of, what_is_remembered, writable
 
 __all__ = ["Optimizers", "as_module", "with_closure"]
 

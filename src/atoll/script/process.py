@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+from atoll.runs.emulated_node import slowness
 from atoll.script.launch import Launch, launch
-from atoll.train.live import slowness
 from atoll.world.faults import parse_faults
 from atoll.world.live.process import NodeFile, open_world
 from atoll.world.live.world import LiveWorld

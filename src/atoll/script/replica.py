@@ -8,11 +8,11 @@ from torch import nn
 from torch.optim import Optimizer
 
 from atoll.errors import StrategyError
-from atoll.exchange import Vector
-from atoll.saved import Saved
-from atoll.strategy import Quantity, Work
-from atoll.train.own import OwnReplica
-from atoll.train.parameters import Parameters
+from atoll.state import Saved
+from atoll.strategies import Quantity, Work
+from atoll.training.own import OwnReplica
+from atoll.training.parameters import Parameters
+from atoll.vectors import Vector
 from atoll.world.base import World
 
 __all__ = ["ScriptReplica"]

@@ -16,16 +16,16 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from atoll.errors import AtollError, CheckpointError, StrategyError
-from atoll.saved import Saved, note, part, read_note, under
+from atoll.script.agent import News, Voice
 from atoll.script.inside import Inside
 from atoll.script.launch import Launch
 from atoll.script.loader import Present, Shard
 from atoll.script.optimizers import Optimizers, as_module, with_closure
 from atoll.script.signals import Leaving
 from atoll.script.stages import Stages
-from atoll.script.voice import News, Voice
-from atoll.strategy import parse_strategy
-from atoll.train.checkpoint import read_node, write_node
+from atoll.state import Saved, note, part, read_note, under
+from atoll.strategies import parse_strategy
+from atoll.training.checkpoint import read_node, write_node
 
 __all__ = ["Run"]
 

@@ -19,19 +19,19 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from atoll.errors import AtollError, TaskError
-from atoll.island import Given, Source, chain
-from atoll.saved import Saved, note, read_note
-from atoll.strategy import parse_strategy
+from atoll.islands import Given, Source, chain
+from atoll.islands.curriculum import Exam
+from atoll.islands.layout import parse_islands, parse_size
+from atoll.islands.live import at_work, open_node
+from atoll.islands.node import IslandNode
+from atoll.state import Saved, note, read_note
+from atoll.strategies import parse_strategy
 from atoll.trace import TrainingStarted
-from atoll.train.islandnode import IslandNode
-from atoll.train.islands import parse_islands, parse_size
-from atoll.train.lesson import Exam
-from atoll.train.liveisland import at_work, open_node
-from atoll.train.task import Examples
+from atoll.training.task import Examples
 from atoll.world.base import Lane, Message
 from atoll.world.hearing import hear
 from atoll.world.live.thread import WorldThread
-from atoll.world.scoped import Scoped
+from atoll.world.scope import Scoped
 
 __all__ = ["Batch", "Loss", "ScriptLesson", "Stages"]
 

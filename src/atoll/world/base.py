@@ -1,7 +1,7 @@
 """World and Peer: a node's only door to time, randomness, computing and other nodes.
 
 A node is asyncio code that is given a `World` and uses nothing else of the outside.  It cannot tell whether time is
-virtual and links are modelled (`atoll.world.sim`) or both are real.
+virtual and links are modelled (`atoll.world.sim.simulation`) or both are real.
 
 What holds in every world:
 

@@ -20,7 +20,7 @@ from atoll.world.base import Lane
 from atoll.world.live import dialer as dialer_module
 from atoll.world.live.carrier import TcpCarrier, secure
 from atoll.world.live.frames import HEAD_BYTES, Kind, head_of
-from atoll.world.live.guest import ask_for_report, ask_for_seat
+from atoll.world.live.join import ask_for_report, ask_for_seat
 from atoll.world.live.keys import Identity, Invitation
 from atoll.world.live.tunnel import pack_names
 from atoll.world.live.world import LiveWorld

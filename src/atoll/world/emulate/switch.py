@@ -18,10 +18,10 @@ from atoll.network import Link, Network
 from atoll.seeds import stream
 from atoll.trace import LinkChanged, Recorder
 from atoll.world.emulate.namespaces import Tap, sharpen_timers
-from atoll.world.fair import Pipe
 from atoll.world.faults import Fault
-from atoll.world.routes import Routes
-from atoll.world.wires import LinkEnd, LinkState
+from atoll.world.sim.fair import Pipe
+from atoll.world.sim.routes import Routes
+from atoll.world.sim.wires import LinkEnd, LinkState
 
 __all__ = ["Switch", "SwitchStats"]
 

@@ -5,9 +5,9 @@ from typing import Any
 
 from atoll.errors import FrameError
 from atoll.world.base import Lane
-from atoll.world.live.boxes import Position
 from atoll.world.live.fields import Fields
 from atoll.world.live.keys import Address
+from atoll.world.live.queues import Position
 
 __all__ = ["HANDSHAKE_S", "LARGEST_LIFE", "LATER_S", "Hello"]
 

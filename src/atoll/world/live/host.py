@@ -19,15 +19,15 @@ from atoll.errors import FrameError, InvitationError
 from atoll.world.base import Lane, Message
 from atoll.world.live.carrier import Carrier, secure
 from atoll.world.live.complaints import Complaints
-from atoll.world.live.desk import KEY_IN_USE, Desk
 from atoll.world.live.dialer import DIAL_EVERY_S, Dialer
 from atoll.world.live.fields import MOST_ADDRESSES, parse_addresses, readable
 from atoll.world.live.frames import Kind, parse_json, read_reason
 from atoll.world.live.hello import HANDSHAKE_S, Hello
 from atoll.world.live.keys import Address, Identity, Invitation
 from atoll.world.live.news import News
+from atoll.world.live.registry import KEY_IN_USE, Desk
+from atoll.world.live.routes import Ways
 from atoll.world.live.session import Session
-from atoll.world.live.ways import Ways
 
 __all__ = ["TAKEN", "Host", "best_congestion"]
 

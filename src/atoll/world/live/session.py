@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 from atoll.errors import FrameError
 from atoll.world.base import Lane
-from atoll.world.live.boxes import Inbox, Outbox, Position
 from atoll.world.live.carrier import Carrier
 from atoll.world.live.frames import Head, Kind, parse_json, read_reason
 from atoll.world.live.keys import Address
 from atoll.world.live.pace import Pace, Sent
+from atoll.world.live.queues import Inbox, Outbox, Position
 
 if TYPE_CHECKING:
     from atoll.world.live.host import Host

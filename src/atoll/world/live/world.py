@@ -17,12 +17,12 @@ from atoll.seeds import derive, stream
 from atoll.trace import Computed, Event, MessageRefused, ReachChanged, Recorder, Transferred, WayMeasured
 from atoll.world.base import Buffer, Lane, Message, Peer, World, frame_bytes
 from atoll.world.hearing import refuse
-from atoll.world.live.boxes import Outgoing
+from atoll.world.inbox import Mailboxes
 from atoll.world.live.frames import Opening
 from atoll.world.live.host import Host
 from atoll.world.live.keys import Identity, Invitation
+from atoll.world.live.queues import Outgoing
 from atoll.world.live.session import Session
-from atoll.world.mailbox import Mailboxes
 
 __all__ = ["LivePeer", "LiveWorld"]
 

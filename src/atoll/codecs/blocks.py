@@ -1,0 +1,49 @@
+"""8 or 4 bits a value, with a scale for each block."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from atoll.codecs.base import Codec, as_bytes, from_bytes, slabs
+from atoll.codecs.bits import pack, packed_size, unpack
+
+__all__ = ["Blocks"]
+
+BLOCK = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks(Codec):
+    """Whole numbers between −127 and 127 (or −7 and 7) times a scale, by which the largest of a block is exact."""
+
+    bits: int = 8
+
+    @property
+    def _largest(self) -> int:
+        return (1 << (self.bits - 1)) - 1
+
+    def size(self, count: int) -> int:
+        return 4 * -(-count // BLOCK) + packed_size(count, self.bits)
+
+    def encode(self, values: Tensor, key: int = 0) -> Tensor:  # noqa: ARG002 - the shape of a codec
+        scales, codes = [], []
+        for slab in slabs(values, BLOCK):
+            rows = _rows(slab)
+            scale = rows.abs().amax(1, keepdim=True) / self._largest
+            code = (rows / scale.clamp_min(1e-38)).round_().clamp_(-self._largest, self._largest)
+            scales.append(scale.flatten())
+            codes.append(pack((code + self._largest).flatten()[: len(slab)].to(torch.uint8), self.bits))
+        return as_bytes(*scales, *codes) if scales else values.new_zeros(0, dtype=torch.uint8)
+
+    def decode(self, encoded: Tensor, count: int, key: int = 0) -> Tensor:  # noqa: ARG002
+        blocks = -(-count // BLOCK)
+        scales = from_bytes(encoded, torch.float32, 0, blocks)
+        codes = unpack(encoded[4 * blocks :], count, self.bits).float() - self._largest
+        rows = _rows(codes)
+        return (rows * scales[:, None]).flatten()[:count]
+
+
+def _rows(values: Tensor) -> Tensor:
+    missing = -len(values) % BLOCK
+    return (torch.cat([values, values.new_zeros(missing)]) if missing else values).view(-1, BLOCK)

@@ -1,0 +1,50 @@
+"""Every value, in 32 or 16 bits."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from atoll.codecs.base import Codec, as_bytes, from_bytes
+
+__all__ = ["Dense", "Half"]
+
+
+@dataclass(frozen=True, slots=True)
+class Dense(Codec):
+    """As it is."""
+
+    summable: ClassVar[bool] = True
+
+    def size(self, count: int) -> int:
+        return 4 * count
+
+    def encode(self, values: Tensor, key: int = 0) -> Tensor:  # noqa: ARG002 - the shape of a codec
+        return as_bytes(values)
+
+    def decode(self, encoded: Tensor, count: int, key: int = 0) -> Tensor:  # noqa: ARG002
+        return from_bytes(encoded, torch.float32, 0, count)
+
+
+@dataclass(frozen=True, slots=True)
+class Half(Codec):
+    """16 bits a value: bfloat16 (the range of 32 bits), or float16 (finer; what is too large becomes the largest)."""
+
+    brain: bool = True
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        return torch.bfloat16 if self.brain else torch.float16
+
+    def size(self, count: int) -> int:
+        return 2 * count
+
+    def encode(self, values: Tensor, key: int = 0) -> Tensor:  # noqa: ARG002
+        if not self.brain:
+            largest = torch.finfo(torch.float16).max
+            values = values.clamp(-largest, largest)
+        return as_bytes(values.to(self._dtype))
+
+    def decode(self, encoded: Tensor, count: int, key: int = 0) -> Tensor:  # noqa: ARG002
+        return from_bytes(encoded, self._dtype, 0, count).float()

@@ -1,0 +1,151 @@
+"""A few values and where they stand: the largest of all, the largest of each chunk, or places that everybody knows."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from atoll.codecs.base import Codec, as_bytes, from_bytes, slabs
+from atoll.codecs.bits import pack, packed_size, unpack, width
+from atoll.codecs.codebook import bins
+
+__all__ = ["ChunkTopK", "RandomK", "TopK", "kept"]
+
+
+def kept(count: int, ratio: float) -> int:
+    """How many of `count` values a ratio keeps: at least one."""
+    return min(count, max(1, round(ratio * count)))
+
+
+@dataclass(frozen=True, slots=True)
+class TopK(Codec):
+    """The largest of the whole vector, in bfloat16, with packed places."""
+
+    sparse: ClassVar[bool] = True
+    ratio: float = 0.01
+
+    def size(self, count: int) -> int:
+        keep = kept(count, self.ratio)
+        return 2 * keep + packed_size(keep, width(count - 1)) if count else 0
+
+    def encode(self, values: Tensor, key: int = 0) -> Tensor:  # noqa: ARG002 - the shape of a codec
+        if not len(values):
+            return values.new_zeros(0, dtype=torch.uint8)
+        places = values.abs().topk(kept(len(values), self.ratio), sorted=False).indices.sort().values
+        return as_bytes(values[places].to(torch.bfloat16), pack(places, width(len(values) - 1)))
+
+    def decode(self, encoded: Tensor, count: int, key: int = 0) -> Tensor:  # noqa: ARG002
+        decoded = torch.zeros(count, device=encoded.device)
+        if count:
+            keep = kept(count, self.ratio)
+            places = unpack(encoded[2 * keep :], keep, width(count - 1))
+            decoded[places.long()] = from_bytes(encoded, torch.bfloat16, 0, keep).float()
+        return decoded
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkTopK(Codec):
+    """The largest `keep` of each `chunk` values (SparseLoCo; DeMo): places take log₂ chunk bits, and finding them is
+    quick.
+
+    With 2 bits a value, the values are written as bins of one codebook; with 16, as bfloat16.
+    """
+
+    sparse: ClassVar[bool] = True
+    keep: int = 64
+    chunk: int = 4096
+    bits: int = 16
+
+    def _shape(self, count: int) -> tuple[int, int]:
+        """How many chunks, and how many are kept of each."""
+        chunks = -(-count // self.chunk)
+        return chunks, min(self.keep, self.chunk) if count >= self.chunk else min(self.keep, count)
+
+    def size(self, count: int) -> int:
+        chunks, keep = self._shape(count)
+        number = chunks * keep
+        values = 2 * number if self.bits == 16 else 8 + packed_size(number, 2) if number else 0
+        return values + packed_size(number, width(self.chunk - 1))
+
+    def encode(self, values: Tensor, key: int = 0) -> Tensor:  # noqa: ARG002
+        if not len(values):
+            return values.new_zeros(0, dtype=torch.uint8)
+        _, keep = self._shape(len(values))
+        found, places = [], []
+        for slab in slabs(values, self.chunk):
+            missing = -len(slab) % self.chunk
+            rows = (torch.cat([slab, slab.new_zeros(missing)]) if missing else slab).view(-1, self.chunk)
+            place = _largest(rows.abs(), keep)
+            found.append(rows.gather(1, place).flatten())
+            places.append(place.flatten())
+        chosen, where = torch.cat(found), torch.cat(places)
+        packed = pack(where, width(self.chunk - 1))
+        if self.bits == 16:
+            return as_bytes(chosen.to(torch.bfloat16), packed)
+        book, code = bins(chosen.view(1, -1), 2)
+        return as_bytes(book.to(torch.bfloat16), pack(code.flatten(), 2), packed)
+
+    def decode(self, encoded: Tensor, count: int, key: int = 0) -> Tensor:  # noqa: ARG002
+        chunks, keep = self._shape(count)
+        number = chunks * keep
+        if not number:
+            return torch.zeros(0, device=encoded.device)
+        if self.bits == 16:
+            chosen, end = from_bytes(encoded, torch.bfloat16, 0, number).float(), 2 * number
+        else:
+            book = from_bytes(encoded, torch.bfloat16, 0, 4).float()
+            end = 8 + packed_size(number, 2)
+            chosen = book[unpack(encoded[8:end], number, 2).long()]
+        places = unpack(encoded[end:], number, width(self.chunk - 1)).long().view(chunks, keep)
+        rows = torch.zeros(chunks, self.chunk, device=encoded.device)
+        return rows.scatter_(1, places, chosen.view(chunks, keep)).flatten()[:count]
+
+
+def _largest(rows: Tensor, keep: int) -> Tensor:
+    """Where the largest `keep` of each row stand.
+
+    If a row is cut in groups, its largest `keep` all lie in the `keep` groups with the largest maxima: any other
+    group's are below `keep` values already.  Maxima are cheap; so groups of four are chosen before their members.
+    """
+    count, width_ = rows.shape
+    if width_ % 4 or width_ // 4 < keep:
+        return rows.topk(keep, sorted=False).indices
+    groups = rows.view(count, 4, width_ // 4)
+    columns = _largest(groups.amax(1), keep)
+    members = groups.gather(2, columns[:, None].expand(-1, 4, -1)).flatten(1)
+    chosen = members.topk(keep, sorted=False).indices
+    return chosen // keep * (width_ // 4) + columns.gather(1, chosen % keep)
+
+
+@dataclass(frozen=True, slots=True)
+class RandomK(Codec):
+    """Values at places that the key draws, one in each stretch of 1/ratio: no places are sent, and forms of one key can
+    be added.
+    """
+
+    summable: ClassVar[bool] = True
+    sparse: ClassVar[bool] = True
+    ratio: float = 0.01
+
+    def size(self, count: int) -> int:
+        return 4 * kept(count, self.ratio) if count else 0
+
+    def _places(self, count: int, key: int, device: torch.device) -> Tensor:
+        keep = kept(count, self.ratio)
+        edges = torch.linspace(0, count, keep + 1, dtype=torch.float64).round_().long()
+        draw = torch.rand(keep, dtype=torch.float64, generator=torch.Generator().manual_seed(key))
+        places = edges[:-1] + (draw * (edges[1:] - edges[:-1])).long()
+        return places.to(device)
+
+    def encode(self, values: Tensor, key: int = 0) -> Tensor:
+        if not len(values):
+            return values.new_zeros(0, dtype=torch.uint8)
+        return as_bytes(values[self._places(len(values), key, values.device)])
+
+    def decode(self, encoded: Tensor, count: int, key: int = 0) -> Tensor:
+        decoded = torch.zeros(count, device=encoded.device)
+        if count:
+            keep = kept(count, self.ratio)
+            decoded[self._places(count, key, encoded.device)] = from_bytes(encoded, torch.float32, 0, keep)
+        return decoded

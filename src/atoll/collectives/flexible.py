@@ -1,0 +1,283 @@
+"""Flexible communication (Tyagi & Swany, 2023): how much is sent, and by which collective, follow the links of now.
+
+Every member measures its own links from ordinary traffic and small, seldom probes, and how much of its update each
+ratio would keep; these numbers travel in the round's tail.  So all members know the same of all links and decide alike,
+without another message: which of AR-Topk by its cheapest collective and of an all-gather of everybody's own largest
+values, and which ratio, lie at the knee between the time of an exchange and what it keeps.  AR-Topk is cheaper and
+keeps less of most members' updates, since the places are its leader's: how much less is measured too.
+"""
+
+import asyncio
+import dataclasses
+import math
+import struct
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from atoll.codecs.bits import packed_size, width
+from atoll.codecs.sparse import TopK, kept
+from atoll.collectives import COLLECTIVES, Round, SendLog, Spawn
+from atoll.collectives.cost import Links, broadcast_s, collective_s, ring_order, tree_order
+from atoll.collectives.reduce import AgreedTopK, Coded, Reduced, Reduction
+from atoll.trace import Planned
+from atoll.vectors import Vector
+from atoll.world.base import FRAME_BYTES, Lane, World
+
+__all__ = ["RATIOS", "Flexible", "Plan", "knee"]
+
+RATIOS = tuple(float(ratio) for ratio in np.geomspace(0.1, 0.001, 9))
+TIME_WEIGHT, GAIN_WEIGHT = 0.8, 0.2
+"""What is not sent now is sent later, so a lower gain delays learning more than it loses: time counts for more."""
+PROBE_S = 5.0
+HYSTERESIS = 0.9
+"""Another collective must take less than this much of the time."""
+LEAST_BYTES = 2000
+"""What must have left a member before it says how fast its uplink is; where rounds are small, over several of them."""
+LEAST_S = 1e-9
+"""Stands for a latency of nothing: 0 means that nobody has measured it."""
+LEAST_BYTE_S = 1e-13
+"""Stands for an uplink on which bytes take no time, for the same reason."""
+MOVED = 0.1
+"""Gains or links that moved by more than this are a reason to think again."""
+_PING = struct.Struct("<Q")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the next exchange will be."""
+
+    ratio: float
+    via: str
+    """A collective for AR-Topk's values, or `own`: everybody's own largest values to everybody."""
+    seconds: float
+
+
+def knee(times: list[float], gains: list[float]) -> int:
+    """Which candidate is the best compromise of short steps and high gain: the least 0.8·log time + 0.2·log 1/gain.
+
+    Logarithms, so that a tenth less time is worth the same wherever the scale lies; and whole steps, computing
+    included, so that an exchange that hardly shows is not made smaller still.  Such a point lies on the Pareto front.
+    There are few candidates in one dimension: all are looked at.
+    """
+    scores = [
+        TIME_WEIGHT * math.log(max(time, 1e-12)) - GAIN_WEIGHT * math.log(max(gain, 1e-12))
+        for time, gain in zip(times, gains, strict=True)
+    ]
+    return scores.index(min(scores))
+
+
+class Flexible(Reduction):
+    """Chooses anew when gains or links have moved.
+
+    Args:
+        lead: whose places are sent by AR-Topk.
+        ratio: a fixed ratio; 0: chosen.
+        via: a fixed way; empty: chosen.
+    """
+
+    exact = False
+    vias = ("flexible",)
+
+    def __init__(self, *, lead: Literal["star", "var"] = "star", ratio: float = 0.0, via: str = "") -> None:
+        self._lead: Literal["star", "var"] = lead
+        self._ratio = ratio
+        self._via = via
+        self._plan: Plan | None = None
+        self._planned_for: tuple[Vector, Vector] | None = None
+        self._gains = np.ones(len(RATIOS), dtype=np.float32)
+        self._shared = 1.0
+        """What AR-Topk keeps, of what as many own largest values would."""
+        self._last = 0.0, 0.0
+        """The squares that the last round of AR-Topk kept of the own update, and that its own largest values have."""
+        self._known: Links | None = None
+        self._orders: dict[str, tuple[int, ...]] = {}
+        """The members' ranks around the best ring, and down the best tree."""
+        self._latency: dict[str, float] = {}
+        self._asked: dict[str, float] = {}
+        self._up_s: float | None = None
+        self._log = SendLog()
+        """What has left since the uplink was last measured."""
+        self._compute_s = 0.0
+        self._done_s = 0.0
+
+    # What this member sees ---
+
+    def start(self, world: World, members: tuple[str, ...], spawn: Spawn) -> None:
+        others = [name for name in members if name != world.name]
+        spawn(self._answer(world, spawn))
+        spawn(self._hear(world))
+        spawn(self._probe(world, others, spawn))
+
+    def restart(self) -> None:
+        self._plan = self._planned_for = self._known = None
+        self._orders = {}
+        self._gains = np.ones(len(RATIOS), dtype=np.float32)
+        self._last = 0.0, 0.0
+        self._log = SendLog()
+
+    async def _probe(self, world: World, others: list[str], spawn: Spawn) -> None:
+        number = 0
+        while True:
+            for name in others:
+                if name not in self._asked:
+                    number += 1
+                    self._asked[name] = world.now
+                    spawn(world.peer(name).send("ping", _PING.pack(number), lane=Lane.CONTROL))
+            await asyncio.sleep(PROBE_S)
+
+    async def _answer(self, world: World, spawn: Spawn) -> None:
+        while True:
+            message = await world.receive("ping")
+            spawn(world.peer(message.sender).send("pong", message.head, lane=Lane.CONTROL))
+
+    async def _hear(self, world: World) -> None:
+        while True:
+            message = await world.receive("pong")
+            asked, known = self._asked.pop(message.sender, None), self._latency.get(message.sender)
+            if asked is None:
+                continue  # it was asked by what this node was before it began anew
+            seconds = (world.now - asked) / 2
+            if known is None or seconds < 5 * known + 1:  # else the link was away meanwhile
+                self._latency[message.sender] = max(seconds, LEAST_S)
+
+    def _report(self, members: tuple[str, ...], values: Vector, computed_s: float) -> Vector:
+        """Own latencies and uplink, the squares that each ratio keeps of the own update, what making it took, and what
+        the last round kept.
+        """
+        latency = [self._latency.get(name, 0.0) for name in members]
+        squares = np.square(values)
+        most = kept(len(values), max(RATIOS))
+        largest = np.sort(np.partition(squares, len(squares) - most)[len(squares) - most :])[::-1]
+        sums = np.cumsum(largest, dtype=np.float64)
+        keeps = [sums[kept(len(values), ratio) - 1] for ratio in RATIOS]
+        numbers = [*latency, self._up_s or 0.0, *keeps, squares.sum(dtype=np.float64), computed_s, *self._last]
+        return np.array(numbers, dtype=np.float32)
+
+    def _observe(self) -> None:
+        """Seconds a byte of the own uplink, from what left and how long that took.
+
+        A round of a small model is too short to tell; then it is what several rounds took together.
+        """
+        seen = self._log.seconds_a_byte(LEAST_BYTES)
+        if seen is not None:
+            seen = max(seen, LEAST_BYTE_S)
+            self._up_s = seen if self._up_s is None else 0.3 * self._up_s + 0.7 * seen
+            self._log = SendLog()
+
+    # What all members decide alike ---
+
+    def _learn(self, reports: Vector, members: int) -> None:
+        rows = reports.reshape(members, -1).astype(np.float64)
+        latency, up_s = rows[:, :members], rows[:, members]
+        keeps, total = rows[:, members + 1 : -4].sum(0), rows[:, -4].sum()
+        self._compute_s = float(rows[:, -3].max())
+        shared, own = rows[:, -2:].sum(0)
+        if own > 0:
+            self._shared = 0.9 * self._shared + 0.1 * shared / own if self._known else shared / own
+        if total > 0:
+            fresh = (keeps / total).astype(np.float32)
+            self._gains = 0.9 * self._gains + 0.1 * fresh if self._known else fresh
+        if (up_s > 0).all() and (latency + np.eye(members) > 0).all():
+            self._known = Links((latency + latency.T) / 2, up_s, up_s)
+
+    def _decide(self, count: int, tail_bytes: int) -> tuple[Plan, str]:
+        """The plan for a vector of so many values, and why it is another one than before."""
+        if self._known is None:
+            return self._plan or Plan(self._ratio or RATIOS[len(RATIOS) // 2], self._via or "direct", 0.0), ""
+        picture = (
+            np.append(self._gains, np.float32(self._shared)),
+            np.array([self._known.latency_s.max(), self._known.up_s.max()], dtype=np.float32),
+        )
+        before, why = self._planned_for, "first"
+        if before is not None and self._plan is not None:
+            moved = [_moved(now, then) for now, then in zip(picture, before, strict=True)]
+            if max(moved) <= MOVED:
+                return dataclasses.replace(self._plan, seconds=self._cost(self._plan, count, tail_bytes)), ""
+            why = "gain" if moved[0] > moved[1] else "links"
+        middle = 4 * kept(count, self._ratio or RATIOS[len(RATIOS) // 2]) + tail_bytes
+        self._orders = {"ring": ring_order(self._known), "tree": tree_order(self._known, middle)}
+        self._planned_for = picture
+        ways = (self._via,) if self._via else ("own", *COLLECTIVES)
+        if self._ratio:
+            return self._cheapest(ways, self._ratio, count, tail_bytes), why
+        plans, gains = [], []
+        for some, keeps in ((("own",), 1.0), (tuple(COLLECTIVES), self._shared)):
+            if allowed := tuple(way for way in some if way in ways):
+                plans += [self._cheapest(allowed, ratio, count, tail_bytes) for ratio in RATIOS]
+                gains += [float(gain) * keeps for gain in self._gains]
+        return plans[knee([self._compute_s + plan.seconds for plan in plans], gains)], why
+
+    def _cheapest(self, ways: tuple[str, ...], ratio: float, count: int, tail_bytes: int) -> Plan:
+        plans = [Plan(ratio, via, 0.0) for via in ways]
+        plans = [dataclasses.replace(plan, seconds=self._cost(plan, count, tail_bytes)) for plan in plans]
+        found = min(plans, key=lambda plan: plan.seconds)
+        if self._plan is not None and self._plan.via in ways:
+            same = plans[ways.index(self._plan.via)]
+            if found.seconds > HYSTERESIS * same.seconds:
+                return same
+        return found
+
+    def _cost(self, plan: Plan, count: int, tail_bytes: int) -> float:
+        assert self._known is not None
+        links = self._known
+        frame = FRAME_BYTES + 20
+        if plan.via == "own":
+            return collective_s("gather", TopK(plan.ratio).size(count) + tail_bytes + frame, links)
+        keep = kept(count, plan.ratio)
+        seconds = broadcast_s(packed_size(keep, width(count - 1)) + frame, links)
+        if self._lead == "var":
+            seconds += collective_s("gather", 4 + frame, links)
+        if plan.via in self._orders:
+            links = links.ordered(self._orders[plan.via])
+        pieces = links.size if plan.via in {"direct", "ring", "hd"} else 1
+        return seconds + collective_s(plan.via, 4 * keep + tail_bytes + pieces * frame, links)
+
+    async def __call__(self, meeting: Round, values: Vector, tail: Vector, via: str) -> Reduced:  # noqa: ARG002
+        members, rank = meeting.size, meeting.rank
+        report = self._report(meeting.members, values, meeting.world.now - self._done_s)
+        reports = np.zeros((members, len(report)), dtype=np.float32)
+        reports[rank] = report
+        full_tail = np.concatenate([tail, reports.ravel()])
+        plan, why = self._decide(len(values), 4 * len(full_tail))
+        self._plan = plan
+        if why or meeting.rank == 0:
+            meeting.world.record(
+                Planned(
+                    at=meeting.world.now,
+                    node=meeting.world.name,
+                    name=meeting.name,
+                    via=plan.via,
+                    ratio=plan.ratio,
+                    seconds=plan.seconds,
+                    why=why,
+                )
+            )
+        way: Reduction = Coded(TopK(plan.ratio)) if plan.via == "own" else AgreedTopK(plan.ratio, self._lead)
+        logged = dataclasses.replace(meeting, log=self._log)
+        if plan.via in self._orders:
+            ordered = tuple(meeting.members[rank] for rank in self._orders[plan.via])
+            logged = dataclasses.replace(logged, members=ordered)
+        result = await way(logged, values, full_tail, "gather" if plan.via == "own" else plan.via)
+        self._observe()
+        self._last = self._kept(plan, values, result.unsent)
+        self._done_s = meeting.world.now
+        self._learn(result.tail[len(tail) :], members)
+        return dataclasses.replace(result, tail=result.tail[: len(tail)], via=f"{plan.via} {plan.ratio:.2g}")
+
+    def _kept(self, plan: Plan, values: Vector, unsent: Vector | None) -> tuple[float, float]:
+        if plan.via == "own" or self._ratio or unsent is None:
+            return 0.0, 0.0
+        squares = np.square(values)
+        most = kept(len(values), plan.ratio)
+        own = np.partition(squares, len(squares) - most)[len(squares) - most :].sum(dtype=np.float64)
+        total, left = squares.sum(dtype=np.float64), np.square(unsent).sum(dtype=np.float64)
+        return max(0.0, float(total - left)), float(own)
+
+
+def _moved(now: Vector, then: Vector) -> float:
+    """The largest relative change."""
+    change = np.abs(now - then) / np.maximum(np.abs(then), 1e-9)
+    found = float(change.max())
+    return found if math.isfinite(found) else 1.0

@@ -1,0 +1,340 @@
+"""Judging what members bring to a round, before any of it is used.
+
+Whoever adds up others' vectors looks at each first.  What is not finite is refused.  So is what is absurd by a bound
+that every member can compute: a vector that is many times as long as the others', for the work that its member did
+since the last round.  The sum is then over the rest.  A weight that is many times the others' is cut down.
+
+A member that is refused a few times in a row is taken again, at the length of the others: its data would never be
+learned otherwise, and its vectors would stay long for that reason alone.
+
+What is brought to the first round of a view is of times that nodes spent apart, and may differ more.
+"""
+
+import math
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from statistics import median
+
+import numpy as np
+
+from atoll.vectors import Vector, length
+
+__all__ = ["Judge", "Lengths", "Trailer"]
+
+FAR_OUT = 5.0
+"""How many times as long as the median of the others' a vector may be: what a node has learned in some steps."""
+FAR_OUT_APART = 100.0
+"""The same in the first round of a view, which is of times that nodes spent apart."""
+FAR_OUT_GRADIENT = 50.0
+"""The same of one step's gradient: those of single batches differ much."""
+HEAVY = 10.0
+"""How many times the median of the others' a weight may be."""
+BUSY = 100.0
+"""How many times as much as the median of the others a member may have worked."""
+PATIENCE = 3
+"""How often in a row a member is refused for its length before it is taken again, the first time."""
+LARGEST = 1e7
+"""No weight, count or time in a trailer is larger, or negative."""
+
+
+class _Refusals:
+    """How often members were refused for their length, and whether it is time to take one again.
+
+    After the first few refusals in a row, then after twice as many, and so on: an honest member's vectors get shorter
+    when it is taken, and those of one that lies do not.
+    """
+
+    def __init__(self) -> None:
+        self._times: dict[str, tuple[int, int]] = {}
+        """How often in a row since it was taken last, and how often before it is taken."""
+
+    def clear(self) -> None:
+        self._times.clear()
+
+    def forgive(self, name: str) -> None:
+        self._times.pop(name, None)
+
+    def is_taken(self, name: str) -> bool:
+        """A member's vector is too long once more: whether it is taken all the same."""
+        times, patience = self._times.get(name, (0, PATIENCE))
+        if times < patience:
+            self._times[name] = times + 1, patience
+            return False
+        self._times[name] = 0, 2 * patience
+        return True
+
+    @property
+    def is_alarming(self) -> bool:
+        """Whether somebody is refused again and again."""
+        return any(times >= PATIENCE or patience > PATIENCE for times, patience in self._times.values())
+
+
+class Lengths:
+    """How long what comes one at a time usually is.
+
+    Args:
+        far_out: how many times as long as that something may be.
+        remembered: how many lengths are compared with; a quarter of them must be known.
+    """
+
+    def __init__(self, far_out: float = FAR_OUT, remembered: int = 16) -> None:
+        self._far_out = far_out
+        self._known: deque[float] = deque(maxlen=remembered)
+        self._refused = _Refusals()
+
+    def clear(self) -> None:
+        self._known.clear()
+        self._refused.clear()
+
+    def scale(self, name: str, found: float) -> float:
+        """What a member's vector is to be multiplied with: 0 where it is refused, and less than 1 where it is taken
+        though it is far too long, since it has been refused a few times.
+        """
+        if not math.isfinite(found):
+            return 0.0
+        lengths = [each for each in self._known if each > 0]
+        middle = median(lengths) if 4 * len(lengths) >= (self._known.maxlen or 1) else math.inf
+        scale = 1.0
+        if found > self._far_out * middle:
+            if not self._refused.is_taken(name):
+                return 0.0
+            scale = middle / found
+        else:
+            self._refused.forgive(name)
+        self._known.append(scale * found)
+        return scale
+
+
+@dataclass(frozen=True, slots=True)
+class Trailer:
+    """What the numbers behind the values of a round mean: the weight comes first."""
+
+    counts: int = 1
+    """How many of them, from the first on, are counts, and hence finite and not negative."""
+    weighted: slice = field(default_factory=lambda: slice(0, 0))
+    """Those that are multiplied with the weight: buffers."""
+    own: Callable[[str], tuple[int, ...]] | None = None
+    """Which of the counts a member may set, beside its weight."""
+    work: Callable[[Vector, str], int] | None = None
+    """How much work a member says that it has done."""
+
+
+class Judge:
+    """One node's judgement of the members of its rounds.
+
+    Args:
+        trailer: what trailers look like; a weight and other numbers unless given.
+        refuse: told of what is refused: the round, and why.
+    """
+
+    def __init__(
+        self, trailer: Trailer | None = None, refuse: Callable[[str, str], None] = lambda _name, _why: None
+    ) -> None:
+        self._trailer = trailer or Trailer()
+        self._refuse = refuse
+        self._round = ""
+        self._origin: Vector | None = None
+        self._far_out = math.inf
+        self._worked: dict[str, int] = {}
+        """How much work each member had done at the last round, as all of them know it."""
+        self._refused = _Refusals()
+        """By this node, of what it alone saw."""
+        self._refused_alike = _Refusals()
+        """By all members, of what all of them saw: what they make of it must not depend on what one saw before."""
+        self.distrusts_sums = False
+        """Whether a sum that others had made was refused: everybody should see what each member brings."""
+
+    @property
+    def is_alarmed(self) -> bool:
+        """Whether somebody is refused again and again: it should not be trusted to add up either."""
+        return self._refused.is_alarming or self._refused_alike.is_alarming
+
+    def distrust_sums(self) -> None:
+        """Everybody sees what each member brings from now on, and all judge alike: each forgets what it alone saw."""
+        if not self.distrusts_sums:
+            self.restart()
+            self.distrusts_sums = True
+
+    def restart(self) -> None:
+        """Other members from now on."""
+        self._worked.clear()
+        self._refused.clear()
+        self._refused_alike.clear()
+        self.distrusts_sums = False
+
+    def agreed(self, work: dict[str, int]) -> None:
+        """A round is done, and these are its members with the work that each has done, as all of them know it."""
+        self._worked |= work
+
+    def begin(self, name: str, origin: Vector | None, *, far_out: float = FAR_OUT) -> None:
+        """A round begins.
+
+        Args:
+            name: its name.
+            origin: what members' values are changes of; `None` where they are changes themselves.
+            far_out: how many times as long as the median of the others' a vector may be.
+        """
+        self._round, self._origin, self._far_out = name, origin, far_out
+
+    def add_up(
+        self,
+        members: tuple[str, ...],
+        vectors: list[Vector],
+        trailers: list[Vector],
+        span: slice | None = None,
+        *,
+        usual: float = 0.0,
+        alike: bool = False,
+    ) -> tuple[Vector, Vector]:
+        """The sum of what members bring, without what is refused, as if the rest had the weight of all.
+
+        Args:
+            members: who brings it.
+            vectors: their values, each times its weight.
+            trailers: their trailers.
+            span: which part of all values this is.
+            usual: how long a vector may be, whatever the others' are: some may have nothing to say of a part.
+            alike: whether every member adds up the same, and must come to the same sum.
+        """
+        trailers, factors = self.trailers(members, trailers)
+        scales = self.scales(members, vectors, trailers, span, usual=usual, alike=alike)
+        summed = _add(trailers)
+        if all(scale == 1 for scale in scales) and all(factor == 1 for factor in factors):
+            return _add(vectors), summed
+        origin = self._part(span)
+        total, weight = np.zeros_like(vectors[0]), 0.0
+        for vector, trailer, scale, factor in zip(vectors, trailers, scales, factors, strict=True):
+            if scale > 0:
+                total += _scaled(vector * np.float32(factor), origin, float(trailer[0]), scale)
+                weight += float(trailer[0])
+        if weight > 0:
+            total *= np.float32(float(summed[0]) / weight)
+        elif origin is not None:
+            total = origin * summed[0]
+        return total, summed
+
+    def trailers(self, members: tuple[str, ...], trailers: list[Vector]) -> tuple[list[Vector], list[float]]:
+        """Members' trailers as they may be: nothing of one that makes no sense, and no weight far beyond the others'.
+
+        Returns them, and what each member's values are to be multiplied with.
+        """
+        found = [
+            trailer if self._makes_sense(trailer, name) else np.zeros_like(trailer)
+            for name, trailer in zip(members, trailers, strict=True)
+        ]
+        factors = [1.0] * len(found)
+        for place, trailer in enumerate(found):
+            others = [float(each[0]) for other, each in enumerate(found) if other != place and each[0] > 0]
+            bound = HEAVY * float(np.median(others)) if len(others) > 1 else math.inf
+            if trailer[0] > bound:
+                self._refuse(self._round, f"{members[place]}: a weight of {trailer[0]:g}, taken as {bound:g}")
+                factors[place] = bound / float(trailer[0])
+                found[place] = trailer.copy()
+                found[place][0] = bound
+                found[place][self._trailer.weighted] *= np.float32(factors[place])
+        return found, factors
+
+    def _makes_sense(self, trailer: Vector, member: str) -> bool:
+        counts = trailer[: self._trailer.counts]
+        if not np.isfinite(trailer).all() or not ((counts >= 0) & (counts <= LARGEST)).all():
+            self._refuse(self._round, f"{member}: numbers that make no sense")
+            return False
+        if self._trailer.own is None:
+            return True
+        others = np.ones(len(counts), dtype=bool)
+        others[[0, *self._trailer.own(member)]] = False
+        if counts[others].any():
+            self._refuse(self._round, f"{member}: says what others have done")
+            return False
+        return True
+
+    def usual(self, values: Vector, weight: float, parts: int) -> float:
+        """How long one of so many parts of a vector is, on average."""
+        return _length(values, self._origin, weight) / math.sqrt(parts)
+
+    def scales(
+        self,
+        members: tuple[str, ...],
+        vectors: list[Vector],
+        trailers: list[Vector],
+        span: slice | None = None,
+        *,
+        usual: float = 0.0,
+        alike: bool = False,
+    ) -> list[float]:
+        """What each member's vector is to be multiplied with: 0 where it is refused."""
+        refused = self._refused_alike if alike else self._refused
+        origin = self._part(span)
+        lengths = [
+            _length(vector, origin, float(trailer[0])) for vector, trailer in zip(vectors, trailers, strict=True)
+        ]
+        worked = self._work_since(members, trailers)
+        least = usual / float(np.median(worked))
+        paces = [each / work for each, work in zip(lengths, worked, strict=True)]
+        scales = []
+        for place, name in enumerate(members):
+            if not math.isfinite(lengths[place]):
+                self._refuse(self._round, f"{name}: not finite")
+                scales.append(0.0)
+                continue
+            if trailers[place][0] <= 0 < lengths[place] and not trailers[place].any():
+                scales.append(0.0)  # its trailer made no sense
+                continue
+            others = [pace for other, pace in enumerate(paces) if other != place and 0 < pace < math.inf]
+            middle = max(float(np.median(others)), least) if len(others) > 1 else math.inf
+            scales.append(self._scale(name, paces[place], middle, refused))
+        return scales
+
+    def _scale(self, name: str, pace: float, middle: float, refused: _Refusals) -> float:
+        if self._far_out == math.inf or pace <= self._far_out * middle:
+            refused.forgive(name)
+            return 1.0
+        if refused.is_taken(name):
+            self._refuse(self._round, f"{name}: {pace / middle:.0f} times as long as the others; taken at their length")
+            return middle / pace
+        self._refuse(self._round, f"{name}: {pace / middle:.0f} times as long as the others")
+        return 0.0
+
+    def _work_since(self, members: tuple[str, ...], trailers: list[Vector]) -> list[float]:
+        """How much each member has worked since the last round; 1 where that is not known."""
+        count = self._trailer.work
+        if count is None:
+            return [1.0] * len(members)
+        done = {name: count(trailer, name) for name, trailer in zip(members, trailers, strict=True)}
+        since = [float(max(1, done[name] - self._worked.get(name, done[name]))) for name in members]
+        if any(name not in self._worked for name in members):
+            return [1.0] * len(members)
+        middle = float(np.median(since))
+        return [min(work, BUSY * middle) for work in since]
+
+    def _part(self, span: slice | None) -> Vector | None:
+        return self._origin if self._origin is None or span is None else self._origin[span]
+
+
+def _length(vector: Vector, origin: Vector | None, weight: float) -> float:
+    """Of what a member has changed; not finite if any of it is not."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        change = vector if weight <= 0 else vector / np.float32(weight)
+        if origin is not None and weight > 0:
+            change = change - origin
+    return length(change)
+
+
+def _scaled(vector: Vector, origin: Vector | None, weight: float, scale: float) -> Vector:
+    """A member's vector, with what it has changed scaled."""
+    if scale == 1:
+        return vector
+    if origin is None:
+        return vector * np.float32(scale)
+    start: Vector = origin * np.float32(weight)
+    moved: Vector = start + (vector - start) * np.float32(scale)
+    return moved
+
+
+def _add(vectors: list[Vector]) -> Vector:
+    """In the order of ranks, whoever came first."""
+    total = vectors[0].copy()
+    for each in vectors[1:]:
+        total += each
+    return total

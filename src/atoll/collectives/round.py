@@ -1,0 +1,131 @@
+"""A round: one collective among some nodes, as one of them sees it.
+
+Collectives (`atoll.collectives.algorithms`) are written against ranks and vectors; a round turns those into peers,
+channels and bytes.  Rounds have names, never step counts, so nodes that are ahead or behind never mix two of them up.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+import numpy as np
+
+from atoll.collectives.judge import Judge
+from atoll.vectors import Vector
+from atoll.world.base import Lane, Spawn, World, frame_bytes
+
+__all__ = ["Body", "Round", "SendLog", "Spawn", "Vector"]
+
+Body: TypeAlias = bytes | memoryview
+
+
+class SendLog:
+    """What left a node in a round, and when."""
+
+    def __init__(self) -> None:
+        self._spans: list[tuple[float, float, int]] = []
+
+    def add(self, began_s: float, ended_s: float, size: int) -> None:
+        self._spans.append((began_s, ended_s, size))
+
+    def seconds_a_byte(self, least_bytes: int) -> float | None:
+        """What a byte took in the quickest stretch of time in which something was on its way out all the while, and
+        at least so many bytes: in the others something else was waited for too.  Where no stretch has so many, what
+        one took in all of them together.  `None` where all together have not so many; 0 where bytes take no time.
+        """
+        stretches: list[tuple[float, float, int]] = []
+        for began, ended, size in sorted(self._spans):
+            if stretches and began <= stretches[-1][1]:
+                first, last, total = stretches[-1]
+                stretches[-1] = first, max(last, ended), total + size
+            else:
+                stretches.append((began, ended, size))
+        spans = [(ended - began, size) for began, ended, size in stretches]
+        together = sum(seconds for seconds, _ in spans), sum(size for _, size in spans)
+        enough = [span for span in spans if span[1] >= least_bytes] or [together]
+        found = [seconds / size for seconds, size in enough if size >= least_bytes]
+        return min([each for each in found if each > 0] or found, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One collective among `members`, who all know them in the same order."""
+
+    world: World
+    name: str
+    members: tuple[str, ...]
+    key: int = 0
+    """A number that all members have in common, for what they draw alike."""
+    log: SendLog | None = None
+    judge: Judge = field(default_factory=Judge)
+    """Looks at what members bring."""
+
+    def named(self, name: str) -> "Round":
+        """The same meeting for another collective."""
+        return replace(self, name=name)
+
+    @property
+    def rank(self) -> int:
+        return self.members.index(self.world.name)
+
+    @property
+    def size(self) -> int:
+        return len(self.members)
+
+    @asynccontextmanager
+    async def sending(self) -> AsyncIterator["Sender"]:
+        """Gives a `Sender` that sends in the background; leaving the block waits until all has left.
+
+        A node must not stop taking part because one of its own messages cannot leave yet.
+        """
+        async with asyncio.TaskGroup() as group:
+            yield Sender(self, group)
+
+    async def receive(self, rank: int, tag: str) -> Vector:
+        return np.frombuffer(await self.receive_raw(rank, tag), dtype=np.float32)
+
+    async def receive_raw(self, rank: int, tag: str) -> Body:
+        message = await self.world.peer(self.members[rank]).receive(f"{self.name}/{tag}")
+        return message.body
+
+    async def gather(self, body: Body, tag: str = "all") -> list[Body]:
+        """Everybody's bytes, in the order of ranks, everybody's to everybody at once."""
+        others = [(self.rank + step) % self.size for step in range(1, self.size)]
+        async with self.sending() as send:
+            for other in others:
+                send.raw(other, tag, body)
+            bodies = {other: await self.receive_raw(other, tag) for other in others}
+        bodies[self.rank] = body
+        return [bodies[rank] for rank in range(self.size)]
+
+
+class Sender:
+    """Sends the vectors of one round, in the background."""
+
+    def __init__(self, meeting: Round, group: asyncio.TaskGroup) -> None:
+        self._meeting = meeting
+        self._group = group
+
+    def __call__(self, rank: int, tag: str, values: Vector) -> asyncio.Task[None]:
+        """Begins to send; messages to one member leave in the order of these calls."""
+        return self.raw(rank, tag, np.ascontiguousarray(values).tobytes())
+
+    def raw(self, rank: int, tag: str, body: Body) -> asyncio.Task[None]:
+        """The same for bytes."""
+        return self._group.create_task(self._send(rank, f"{self._meeting.name}/{tag}", body))
+
+    async def _send(self, rank: int, channel: str, body: Body) -> None:
+        world, log = self._meeting.world, self._meeting.log
+        began = world.now
+        await world.peer(self._meeting.members[rank]).send(channel, body=body, lane=Lane.BULK)
+        if log is not None:
+            log.add(began, world.now, frame_bytes(channel, b"", body))
+
+    async def has_left(self, rank: int, sending: asyncio.Task[None]) -> None:
+        """Returns when a message has left or its receiver cannot be reached, so that others need not wait for it."""
+        peer = self._meeting.world.peer(self._meeting.members[rank])
+        lost = self._group.create_task(peer.wait_until(reachable=False))
+        await asyncio.wait({sending, lost}, return_when=asyncio.FIRST_COMPLETED)
+        lost.cancel()

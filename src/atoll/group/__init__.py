@@ -1,5 +1,0 @@
-"""Who is here: views that nodes which reach each other agree on, without a coordinator."""
-
-from atoll.group.group import GRACE_S, Group, Guest, Summary, View
-
-__all__ = ["GRACE_S", "Group", "Guest", "Summary", "View"]

@@ -1,0 +1,43 @@
+"""Islands: nodes that are close together hold one model, a stage each."""
+
+from atoll.islands.chain import chain, profile
+from atoll.islands.cut import Costs, Cut, Hop, Layer, Machine, Memory, Stage, Terms, best_cut, cut
+from atoll.islands.form import Averaging, Island, Pairs, Plan, equal_cuts, form, ranges, reform, shortage
+from atoll.islands.measure import Prober
+from atoll.islands.pipeline import Given, Pipeline, Seat, Source, read_tensors
+from atoll.islands.stage import WEIGHTS, StageModel, Weights
+from atoll.islands.survey import survey
+
+__all__ = [
+    "WEIGHTS",
+    "Averaging",
+    "Costs",
+    "Cut",
+    "Given",
+    "Hop",
+    "Island",
+    "Layer",
+    "Machine",
+    "Memory",
+    "Pairs",
+    "Pipeline",
+    "Plan",
+    "Prober",
+    "Seat",
+    "Source",
+    "Stage",
+    "StageModel",
+    "Terms",
+    "Weights",
+    "best_cut",
+    "chain",
+    "cut",
+    "equal_cuts",
+    "form",
+    "profile",
+    "ranges",
+    "read_tensors",
+    "reform",
+    "shortage",
+    "survey",
+]

@@ -1,0 +1,133 @@
+"""What islands learn, whoever brings it: a task, or a user's own script."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from atoll.islands import Given, Source, chain
+from atoll.seeds import derive
+from atoll.state import Saved
+from atoll.training.batches import Batches
+from atoll.training.parts import Parts
+from atoll.training.task import Task
+
+__all__ = ["Exam", "Lesson", "TaskLesson"]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Exam:
+    """How good a model is."""
+
+    inputs: Tensor
+    """Of the test examples."""
+    measured: Callable[[Tensor, slice], float]
+    """The sum of what is measured of outputs, given the rows that they are of."""
+    every: int
+    """Updates between two tests."""
+    rising: bool
+
+
+class Lesson(Protocol):
+    """What is learned."""
+
+    @property
+    def shards(self) -> int:
+        """In how many parts the examples are."""
+
+    @property
+    def alike(self) -> bool:
+        """Whether all nodes build the same model; else all begin like the first of them."""
+
+    @property
+    def exam(self) -> Exam | None: ...
+
+    def build(self) -> nn.Sequential:
+        """The model as it is at first."""
+
+    def optimizer(self, parameters: Sequence[nn.Parameter]) -> Optimizer | None:
+        """Of a layer; none if nothing of it is to be trained."""
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """A mean over a batch."""
+
+    def source(self, shard: int, scope: str) -> Source:
+        """Where the batches of an island come from that learns from a part of the examples."""
+
+    def learned(self, updates: int, loss: float) -> None:
+        """Told after every update."""
+
+    def save(self) -> Saved:
+        """Where the source is."""
+
+    def load(self, saved: Saved) -> None: ...
+
+
+class TaskLesson:
+    """A task's.
+
+    Args:
+        task: what is learned.
+        parts: whose examples.
+        seed: of the run; all islands' models begin alike.
+    """
+
+    alike = True
+
+    def __init__(self, task: Task, parts: Parts, *, seed: int) -> None:
+        self._task = task
+        self._parts = parts
+        self._seed = seed
+        self._batches: Batches | None = None
+
+    @property
+    def shards(self) -> int:
+        return self._parts.count
+
+    @property
+    def exam(self) -> Exam:
+        task = self._task
+        return Exam(inputs=task.test.inputs, measured=task.measured, every=task.test_every, rising=task.rising)
+
+    def build(self) -> nn.Sequential:
+        task = self._task
+        example = task.train.inputs[: task.batch]
+        with torch.random.fork_rng(devices=[]):
+            torch.random.manual_seed(derive(self._seed, "model") % 2**63)
+            return chain((task.chain or task.model)().to(example.device), example)
+
+    @property
+    def size(self) -> int:
+        """How many parameters the model has."""
+        return sum(each.numel() for each in self.build().parameters())
+
+    def optimizer(self, parameters: Sequence[nn.Parameter]) -> Optimizer:
+        return self._task.optimizer(parameters)
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return self._task.loss(outputs, targets)
+
+    def source(self, shard: int, scope: str) -> Source:
+        self._batches = batches = self._parts.batches(shard, derive(self._seed, "batches", scope))
+        examples, used = self._task.train, self._parts.used
+
+        def take() -> Given:
+            batch = batches.take()
+            np.add.at(used, batch.numpy(), 1)
+            return Given(examples.inputs[batch], examples.targets[batch])
+
+        return take
+
+    def learned(self, updates: int, loss: float) -> None:
+        """The trace says enough."""
+
+    def save(self) -> Saved:
+        return self._batches.save() if self._batches else {}
+
+    def load(self, saved: Saved) -> None:
+        if self._batches and saved:
+            self._batches.load(saved)

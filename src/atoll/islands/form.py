@@ -1,0 +1,503 @@
+"""Forming islands: which machines hold a model together, in which order, so that the run learns from the most samples a
+second.
+
+Up to a dozen machines the best is found for certain, as far as stages and links say how fast an island is: by dynamic
+programming over sets of machines, which gives the best order and cut of every set at once, and another over how to make
+islands of the sets.  More machines are first put into groups of those that are near to each other; then a few islands
+at a time are taken apart and made anew, the best way there is, for as long as that helps.  Either way the plan is never
+worse than those of a few simple rules.
+"""
+
+import itertools
+import math
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atoll.errors import TaskError
+from atoll.islands.cut import Costs, Cut, Hop, Layer, Machine, Terms, best_cut
+
+__all__ = ["Averaging", "Island", "Pairs", "Plan", "equal_cuts", "form", "ranges", "reform", "shortage"]
+
+Matrix = NDArray[np.float64]
+
+EXACT = 9
+"""Up to so many machines all sets are looked at."""
+TOGETHER = 7
+"""So many machines at most are taken out of their islands and put into new ones, together."""
+ROUNDS = 30
+"""How often that is tried."""
+HYSTERESIS = 0.1
+"""An island that is whole is made anew only where that makes it faster by more than this."""
+AWAY_S = 1000.0
+"""What a link that is away half of the time counts for, in time on links."""
+ALL_ORDERS = 4
+"""Up to so many machines all orders are looked at where one does not make the most of its stages."""
+MOST_TOGETHER = 16
+"""The largest groups that simple rules make."""
+NEAR = 1e-4
+"""Among orders that are as fast, one with less time on links is better: so much of it counts."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Pairs:
+    """What lies between machines, by place."""
+
+    latency_s: Matrix
+    bytes_a_second: Matrix
+    there: Matrix
+    """The share of time that they can reach each other."""
+
+    def hop(self, one: int, other: int) -> Hop:
+        """The slower way of the two."""
+        both = (one, other), (other, one)
+        return Hop(
+            max(float(self.latency_s[pair]) for pair in both),
+            min(float(self.bytes_a_second[pair]) for pair in both),
+            min(float(self.there[pair]) for pair in both),
+        )
+
+    def hops(self, order: Sequence[int]) -> list[Hop]:
+        return [self.hop(*pair) for pair in itertools.pairwise(order)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Averaging:
+    """How islands average their models.
+
+    Attributes:
+        every: steps between two exchanges.
+        overlap: whether pipelines go on meanwhile.
+        size: bytes that are sent, of a byte of parameters.
+    """
+
+    every: int = 8
+    overlap: bool = True
+    size: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Island:
+    """Machines that hold one model, in the order of its stages, by place."""
+
+    order: tuple[int, ...]
+    cut: Cut
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Who holds what."""
+
+    islands: tuple[Island, ...]
+    idle: tuple[int, ...]
+    """Machines without a stage: they would slow their island down."""
+    samples_a_second: float
+    averaging_s: float
+    """What an exchange between all islands takes, about; 0 if there is one island."""
+    how: str
+
+    @property
+    def name(self) -> str:
+        sizes = [len(island.order) for island in self.islands]
+        if max(sizes) == 1:
+            return "every node its own island" if not self.idle else "islands of one node each"
+        if len(sizes) == 1:
+            return f"one island of {sizes[0]} nodes"
+        return (
+            f"{len(sizes)} islands of {min(sizes)} to {max(sizes)}"
+            if len(set(sizes)) > 1
+            else (f"{len(sizes)} islands of {sizes[0]}")
+        )
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Tail:
+    """What a set of machines, with a certain one first, makes of the layers from any one on: by that layer."""
+
+    slowest_s: Matrix
+    ways_s: Matrix
+    """Time on links, in all."""
+    followers: Sequence[int]
+    who: Sequence[int] | NDArray[np.intp]
+    """Which of the followers comes next."""
+    stop: Sequence[int] | NDArray[np.intp]
+    """Where it begins."""
+
+    @property
+    def score(self) -> float:
+        """For all layers."""
+        return float(self.slowest_s[0] + NEAR * self.ways_s[0])
+
+
+def _order(tails: dict[tuple[frozenset[int], int], _Tail], some: frozenset[int], first: int) -> tuple[int, ...]:
+    order, layer = [first], 0
+    while len(some) > 1:
+        tail = tails[some, order[-1]]
+        some = some - {order[-1]}
+        order.append(tail.followers[tail.who[layer]])
+        layer = int(tail.stop[layer])
+    return tuple(order)
+
+
+def _neighbours(order: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """All that differ in two places, and the way back."""
+    yield order[::-1]
+    for one, other in itertools.combinations(range(len(order)), 2):
+        changed = list(order)
+        changed[one], changed[other] = changed[other], changed[one]
+        yield tuple(changed)
+
+
+class _Former:
+    """Finds islands for some machines."""
+
+    def __init__(
+        self, layers: Sequence[Layer], machines: Sequence[Machine], pairs: Pairs, terms: Terms, averaging: Averaging
+    ) -> None:
+        self.costs = Costs(layers, terms)
+        self.machines = tuple(machines)
+        self.pairs = pairs
+        self.averaging = averaging
+        self._islands: dict[tuple[int, ...], Island | None] = {}
+        self._alone = {
+            (place, holds): self.costs.alone(machine, holds)
+            for place, machine in enumerate(machines)
+            for holds in range(1, min(len(machines), len(layers)) + 1)
+        }
+
+    # What an island, and a plan, come to ---
+
+    def island(self, order: tuple[int, ...]) -> Island | None:
+        """An island in this order, as fast as it can be."""
+        if order not in self._islands:
+            found = best_cut(self.costs, [self.machines[place] for place in order], self.pairs.hops(order))
+            self._islands[order] = Island(order, found) if found else None
+        return self._islands[order]
+
+    def plan(self, islands: Iterable[Island], how: str) -> Plan:
+        kept = tuple(sorted(islands, key=lambda island: min(island.order)))
+        used = {place for island in kept for place in island.order}
+        seconds = self._averaging_s(kept)
+        waited = 0.0 if self.averaging.overlap else seconds / self.averaging.every / self.costs.terms.an_update
+        samples = sum(self.costs.terms.batch / (island.cut.batch_s + waited) for island in kept)
+        idle = tuple(place for place in range(len(self.machines)) if place not in used)
+        return Plan(kept, idle, samples, seconds, how)
+
+    def _averaging_s(self, islands: Sequence[Island]) -> float:
+        """What an exchange of all ranges takes, if a range's owners send a share of it to each other: over each node's
+        slowest way to another owner.
+        """
+        if len(islands) < 2:
+            return 0.0
+        count = len(islands)
+        busy = dict.fromkeys((place for island in islands for place in island.order), 0.0)
+        longest = 0.0
+        for start, stop, owners in ranges([self.spans(island) for island in islands]):
+            size = float(self.costs.parameters[start, stop]) * self.averaging.size
+            for one in owners:
+                hops = [self.pairs.hop(one, other) for other in owners if other != one]
+                busy[one] += 2 * (count - 1) / count * size / min(hop.bytes_a_second for hop in hops)
+                longest = max(longest, *(hop.latency_s for hop in hops))
+        return max(busy.values()) + 2 * longest
+
+    def spans(self, island: Island) -> list[tuple[int, int]]:
+        """Where each stage ends, and who has it."""
+        return [(stage.stop, place) for place, stage in zip(island.order, island.cut.stages, strict=True)]
+
+    # For certain ---
+
+    def exactly(self, places: Sequence[int], *, thorough: bool = True) -> list[Island]:
+        """The best islands of these machines; `thorough`: with other orders tried where that may help."""
+        by_set = dict(self._of_every_set(places, thorough=thorough))
+        best: dict[frozenset[int], tuple[float, tuple[Island, ...]]] = {frozenset(): (0.0, ())}
+        for size in range(1, len(places) + 1):
+            for some in itertools.combinations(places, size):
+                first, rest = some[0], frozenset(some[1:])
+                found = best[rest]  # the first has no stage
+                for more in range(size):
+                    for others in itertools.combinations(some[1:], more):
+                        island = by_set.get(frozenset((first, *others)))
+                        if island is None:
+                            continue
+                        value, islands = best[rest - set(others)]
+                        value += 1 / island.cut.batch_s
+                        if value > found[0] * (1 + 1e-9):
+                            found = value, (*islands, island)
+                best[frozenset(some)] = found
+        return list(best[frozenset(places)][1])
+
+    def _of_every_set(self, places: Sequence[int], *, thorough: bool) -> Iterator[tuple[frozenset[int], Island]]:
+        """For every set of machines that can hold the model, the best island of it.
+
+        From the last stage to the first: what a machine can do for the layers up to any one, in front of the best of
+        what a set of others does with the rest.
+        """
+        layers = self.costs.count
+        tails: dict[tuple[frozenset[int], int], _Tail] = {}
+        for place in places:
+            nothing = np.zeros(layers + 1)
+            tails[frozenset((place,)), place] = _Tail(self._alone[place, 1][:, layers], nothing, (), (), ())
+        for size in range(1, min(len(places), layers) + 1):
+            for some in map(frozenset, itertools.combinations(places, size)):
+                if size > 1:
+                    for place in sorted(some):
+                        tails[some, place] = self._in_front(tails, some, place)
+                first = min(sorted(some), key=lambda place: tails[some, place].score)
+                if math.isfinite(tails[some, first].score):
+                    island = self.island(_order(tails, some, first))
+                    if thorough:
+                        island = self._reordered(island, float(tails[some, first].slowest_s[0]))
+                    if island:
+                        yield some, island
+
+    def _reordered(self, island: Island | None, bound_s: float) -> Island | None:
+        """The same machines in the order in which they are the fastest: of all orders where there are few machines,
+        else as far as exchanging two places leads.
+
+        What is found for certain is how slow stages and links are; where machines have too little memory for the
+        batches that long ways need, or links are away at times, another order may do better.  None can take less than
+        `bound_s` for a batch.
+        """
+        while island is not None and island.cut.batch_s > 1.001 * bound_s:
+            few = len(island.order) <= ALL_ORDERS
+            orders = itertools.permutations(sorted(island.order)) if few else _neighbours(island.order)
+            others = [self.island(order) for order in orders]
+            better = min((each for each in others if each), key=lambda each: each.cut.batch_s, default=None)
+            if better is None or better.cut.batch_s >= island.cut.batch_s:
+                break
+            island = better
+        return island
+
+    def _in_front(self, tails: dict[tuple[frozenset[int], int], "_Tail"], some: frozenset[int], place: int) -> "_Tail":
+        """A machine in front of the others of a set."""
+        rest = some - {place}
+        followers = sorted(rest)
+        hops = [self.pairs.hop(place, other) for other in followers]
+        sent_s = self.costs.sent / np.array([[hop.bytes_a_second] for hop in hops])
+        slowest = np.stack([tails[rest, other].slowest_s for other in followers])
+        ways = np.stack([tails[rest, other].ways_s for other in followers])
+        ways = ways + sent_s + np.array([[hop.latency_s + AWAY_S * (1 / hop.there - 1)] for hop in hops])
+        ahead = np.maximum(sent_s, slowest)
+        # By the first layer, who follows, and where the cut is.
+        each = np.maximum(self._alone[place, len(some)][:, None, :], ahead[None])
+        score = (each + NEAR * ways[None]).reshape(len(each), -1)
+        best = score.argmin(1)
+        rows = np.arange(len(each))
+        who, stop = np.divmod(best, each.shape[2])
+        return _Tail(each.reshape(len(each), -1)[rows, best], ways[who, stop], followers, who, stop)
+
+    # By simple rules ---
+
+    def by_rules(self) -> Iterator[tuple[str, list[Island]]]:
+        """Plans that anybody would think of."""
+        everybody = range(len(self.machines))
+        yield "every node its own island", [island for place in everybody if (island := self.island((place,)))]
+        yield "one island of all", [island] if (island := self._together(list(everybody))) else []
+        for size in range(2, min(len(self.machines), MOST_TOGETHER + 1)):
+            groups = self._nearest(size)
+            yield f"the nearest {size} together", [island for group in groups if (island := self._together(group))]
+
+    def _together(self, places: list[int]) -> Island | None:
+        """One island of these machines: short ways, or else those with the most memory first, who hold the most."""
+        by_memory = sorted(places, key=lambda place: (-self.machines[place].memory_bytes, place))[: self.costs.count]
+        return self.island(self._path(places)) or self.island(tuple(by_memory))
+
+    def _path(self, places: list[int]) -> tuple[int, ...]:
+        """From one machine to the nearest that is left, from the best beginning; no more than there are layers."""
+        best: tuple[float, tuple[int, ...]] = (math.inf, ())
+        for start in places:
+            order, total = [start], 0.0
+            while len(order) < min(len(places), self.costs.count):
+                step, place = min((self._far[order[-1]][place], place) for place in places if place not in order)
+                order.append(place)
+                total += step
+            best = min(best, (total, tuple(order)))
+        return best[1]
+
+    @cached_property
+    def _far(self) -> list[list[float]]:
+        """What a batch takes from one machine to another, about; nobody is far from itself."""
+        latency = np.maximum(self.pairs.latency_s, self.pairs.latency_s.T)
+        rate = np.minimum(self.pairs.bytes_a_second, self.pairs.bytes_a_second.T)
+        there = np.minimum(self.pairs.there, self.pairs.there.T)
+        far = latency + float(np.median(self.costs.sent[1:])) / rate + AWAY_S * (1 / there - 1)
+        np.fill_diagonal(far, -1.0)
+        found: list[list[float]] = far.tolist()
+        return found
+
+    def _nearest(self, size: int) -> list[list[int]]:
+        """Groups of so many machines, each time around the one that has the nearest neighbours."""
+        left = list(range(len(self.machines)))
+        groups = []
+        while len(left) >= size:
+            around = [self._neighbours(one, left)[:size] for one in left]
+            group = min(around, key=lambda group: (sum(self._far[group[0]][place] for place in group), group))
+            groups.append(group)
+            left = [place for place in left if place not in group]
+        return groups
+
+    def _neighbours(self, one: int, left: list[int]) -> list[int]:
+        """Who is left, the nearest to one of them first: itself."""
+        far = self._far[one]
+        return sorted(left, key=lambda place: (far[place], place))
+
+    # By trying ---
+
+    def improved(self, islands: list[Island], seed: int) -> list[Island]:
+        """Takes a few islands, and machines without one, apart at a time, and makes the best of them."""
+        draw = random.Random(seed)
+        for _ in range(ROUNDS):
+            used = {place for island in islands for place in island.order}
+            idle = [place for place in range(len(self.machines)) if place not in used]
+            if not islands:
+                return islands
+            centre = draw.choice(draw.choice(islands).order)
+            near = sorted(islands, key=lambda it: min(self._far[centre][place] for place in it.order))
+            taken: list[Island] = []
+            for island in near:
+                if sum(len(each.order) for each in taken) + len(island.order) <= TOGETHER:
+                    taken.append(island)
+            places = [place for island in taken for place in island.order]
+            places += draw.sample(idle, min(len(idle), TOGETHER - len(places)))
+            if len(places) < 2:
+                continue
+            found = self.exactly(sorted(places), thorough=False)
+            found = [self._reordered(island, island.cut.slowest_s) or island for island in found]
+            before = sum(1 / island.cut.batch_s for island in taken)
+            if sum(1 / island.cut.batch_s for island in found) > before * (1 + 1e-9):
+                islands = [island for island in islands if island not in taken] + found
+        return islands
+
+    def as_it_is(self, order: tuple[int, ...], stages: Sequence[tuple[int, int, int]]) -> Cut:
+        """A cut that is there already."""
+        hops = [*self.pairs.hops(order), None]
+        found = zip(order, hops, stages, strict=True)
+        return Cut(
+            tuple(
+                self.costs.stage(start, stop, self.machines[place], hop, holds)
+                for place, hop, (start, stop, holds) in found
+            )
+        )
+
+
+def form(
+    layers: Sequence[Layer],
+    machines: Sequence[Machine],
+    pairs: Pairs,
+    terms: Terms,
+    averaging: Averaging | None = None,
+    *,
+    seed: int = 0,
+) -> list[Plan]:
+    """Plans, the best first, the others for comparison: who holds what.
+
+    Args:
+        layers: of the model.
+        machines: what there is.
+        pairs: what lies between them.
+        terms: how islands train.
+        averaging: how they average.
+        seed: of the search, where there are too many machines to look at everything.
+
+    Raises:
+        TaskError: all machines together cannot hold the model.
+    """
+    former = _Former(layers, machines, pairs, terms, averaging or Averaging())
+    plans = [former.plan(islands, how) for how, islands in former.by_rules() if islands]
+    if len(machines) <= EXACT:
+        islands = former.exactly(range(len(machines)))
+        if islands:
+            plans.append(former.plan(islands, "all sets of machines"))
+    else:
+        starts = sorted(plans, key=lambda plan: -plan.samples_a_second)[:2]
+        plans += [former.plan(former.improved(list(it.islands), seed), f"a search from: {it.how}") for it in starts]
+    if not plans:
+        raise TaskError(shortage(former.costs, machines))
+    unlike: dict[frozenset[frozenset[int]], Plan] = {}
+    for plan in sorted(plans, key=lambda plan: (-plan.samples_a_second, len(plan.idle))):
+        unlike.setdefault(frozenset(frozenset(island.order) for island in plan.islands), plan)
+    return list(unlike.values())
+
+
+def shortage(costs: Costs, machines: Sequence[Machine]) -> str:
+    """What to say where nobody can hold a model."""
+    least = costs.memory_of(0, costs.count, 1).total
+    there = sum(machine.memory_bytes for machine in machines)
+    unit, factor = ("GB", 1e9) if least >= 1e9 else ("MB", 1e6)
+    told = f"it takes {least / factor:.3g} {unit} in one piece"
+    if len(machines) == 1:
+        return f"one node cannot hold the model: {told}, and it has {there / factor:.3g} {unit}"
+    told += f", and they have {there / factor:.3g} {unit}"
+    if there > least:
+        told += ", but stages keep more than one piece does (weights for batches on their way)"
+    return f"no island of {len(machines)} nodes can hold the model: {told}"
+
+
+def reform(
+    layers: Sequence[Layer],
+    machines: Sequence[Machine],
+    pairs: Pairs,
+    terms: Terms,
+    *,
+    kept: Sequence[tuple[tuple[int, ...], Sequence[tuple[int, int, int]]]],
+    free: Sequence[int],
+) -> list[Island]:
+    """Islands after a change: those that are whole stay as they are, and the rest makes the best of it.
+
+    Whoever is still without a stage then joins the island that gains the most by being made anew, if that is worth it.
+
+    Args:
+        layers: of the model.
+        machines: all that there are.
+        pairs: what lies between them.
+        terms: how islands train.
+        kept: islands that are whole: their orders, and what each stage has (first layer, the one behind the last, and
+            how many batches it may hold).
+        free: machines that are here and in none.
+    """
+    former = _Former(layers, machines, pairs, terms, Averaging())
+    islands = [Island(order, former.as_it_is(order, stages)) for order, stages in kept]
+    for start in range(0, len(free), EXACT):
+        islands += former.exactly(sorted(free[start : start + EXACT]))
+    used = {place for island in islands for place in island.order}
+    idle = [place for place in free if place not in used][:TOGETHER]
+    best: tuple[float, list[Island]] = (0.0, islands)
+    for island in islands:
+        if not idle or len(island.order) + len(idle) > EXACT:
+            continue
+        made = former.exactly(sorted([*island.order, *idle]))
+        gain = sum(1 / each.cut.batch_s for each in made) * island.cut.batch_s - 1
+        if gain > max(HYSTERESIS, best[0]):
+            best = gain, [each for each in islands if each is not island] + made
+    return sorted(best[1], key=lambda island: min(island.order))
+
+
+def equal_cuts(costs: Costs, machines: Sequence[Machine], hops: Sequence[Hop]) -> Cut | None:
+    """The same number of layers for everybody: what is done where nobody measures.  `None` if that does not fit."""
+    count = len(machines)
+    if count > costs.count:
+        return None
+    ends = [round(place * costs.count / count) for place in range(count + 1)]
+    stages = [
+        costs.stage(start, stop, machines[place], hops[place] if place < count - 1 else None, count - place)
+        for place, (start, stop) in enumerate(itertools.pairwise(ends))
+    ]
+    fits = all(stage.memory.total <= machine.memory_bytes for stage, machine in zip(stages, machines, strict=True))
+    return Cut(tuple(stages)) if fits else None
+
+
+def ranges(owners: Sequence[Sequence[tuple[int, int]]]) -> list[tuple[int, int, tuple[int, ...]]]:
+    """Spans of layers that have one owner in every island: first layer, the one behind the last, and who owns them.
+
+    Args:
+        owners: for each island, where each stage ends, and who has it, in order.
+    """
+    ends = sorted({stop for island in owners for stop, _ in island})
+    return [
+        (start, stop, tuple(next(who for end, who in island if end >= stop) for island in owners))
+        for start, stop in itertools.pairwise([0, *ends])
+    ]

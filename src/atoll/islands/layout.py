@@ -1,0 +1,372 @@
+"""Runs in which islands hold the model: who holds what.
+
+A node's stage trains in its island's pipeline, and for each range of layers that it holds it takes part in an exchange
+with those who hold them in the other islands: the strategies that whole replicas have, each for a range.
+"""
+
+import dataclasses
+import json
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from atoll.codecs import parse_codec
+from atoll.errors import TaskError, nearest
+from atoll.islands import (
+    WEIGHTS,
+    Averaging,
+    Costs,
+    Island,
+    Layer,
+    Machine,
+    Pairs,
+    Plan,
+    Seat,
+    Terms,
+    Weights,
+    best_cut,
+    chain,
+    form,
+    profile,
+    ranges,
+    reform,
+    shortage,
+    survey,
+)
+from atoll.network import Network
+from atoll.trace import IslandsFormed
+from atoll.training.task import Examples, Task
+
+__all__ = [
+    "Facts",
+    "IslandSettings",
+    "Layout",
+    "Survey",
+    "lay_out",
+    "parse_islands",
+    "parse_size",
+    "price",
+    "survey_task",
+    "unknown",
+]
+
+UNKNOWN_S, UNKNOWN_RATE = 0.05, 12.5e6
+"""What is taken for a way that nobody has measured yet: latency, and bytes a second."""
+MakeOptimizer = Callable[[Sequence[nn.Parameter]], Optimizer | None]
+_SIZE = re.compile(r"([0-9.]+)\s*([kKMGT]?)(B?)")
+_WRITTEN = 1 << 16
+"""So many values say how much a codec makes of one."""
+
+
+def parse_size(text: str, what: str = "") -> float:
+    """Bytes; `what` says in errors where the size stands.
+
+    >>> parse_size("6GB")
+    6000000000.0
+    """
+    where = f"{what}: " if what else ""
+    found = _SIZE.fullmatch(text.strip())
+    try:
+        number = float(found.group(1)) if found else math.nan
+    except ValueError:
+        number = math.nan
+    if found is None or not number > 0:
+        raise TaskError(f"{where}{text!r} is no size: expected a number and a unit, as in 6GB or 300MB")
+    if not found.group(2) and not found.group(3):
+        raise TaskError(
+            f"{where}{text!r} has no unit: write {found.group(1)}GB, {found.group(1)}MB or {found.group(1)}kB"
+        )
+    return number * {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}[found.group(2)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IslandSettings:
+    """How islands are made, and train.
+
+    Attributes:
+        islands: nodes of each, in the order of stages; none: the best that there are.
+        memory: bytes of nodes that do not declare theirs.
+        weights: which ones a backward pass uses.
+        recompute: whether forward passes keep their input alone.
+        slower: whether what comes late counts less.
+        flush: in how many pieces a batch is cut, to train synchronously; 0: without waiting.
+        pieces: in how many pieces a batch is cut, without waiting.
+        accumulate: batches that an update learns from, without waiting.
+        wire: the codec that activations and gradients are written with on their way.
+    """
+
+    islands: tuple[tuple[str, ...], ...] = ()
+    memory: float = math.inf
+    weights: Weights = "stash"
+    recompute: bool = False
+    slower: bool = False
+    flush: int = 0
+    pieces: int = 1
+    accumulate: int = 1
+    wire: str = "dense"
+
+
+def parse_islands(text: str) -> IslandSettings:
+    """What a user wrote: `auto`, or `A1+A2/B1+B2`; and settings: `auto:memory=4GB,weights=predict,recompute`.
+
+    >>> parse_islands("A1+A2/B1:flush=8").islands
+    (('A1', 'A2'), ('B1',))
+    """
+    who, _, settings = text.partition(":")
+    islands = () if who == "auto" else tuple(tuple(each.split("+")) for each in who.split("/"))
+    given: dict[str, object] = {}
+    known = [field.name for field in dataclasses.fields(IslandSettings) if field.name != "islands"]
+    for setting in filter(None, settings.split(",")):
+        name, _, value = setting.partition("=")
+        if name not in known:
+            raise TaskError(f"islands {text!r}: there is no setting {name!r}; {nearest(name, known)}")
+        given[name] = _setting(name, value, text)
+    return IslandSettings(islands=islands, **given)  # type: ignore[arg-type]
+
+
+def _setting(name: str, value: str, text: str) -> object:
+    if name == "memory":
+        return parse_size(value, f"islands {text!r}: memory")
+    if name == "wire":
+        parse_codec(value, f"islands {text!r}: wire")
+        return value
+    if name in {"flush", "pieces", "accumulate"}:
+        if not value.isdigit() or int(value) < 1:
+            raise TaskError(f"islands {text!r}: {name}: expected a number of at least 1, not {value!r}")
+        return int(value)
+    if name == "weights":
+        if value not in WEIGHTS:
+            raise TaskError(f"islands {text!r}: {name}: {nearest(value, WEIGHTS)}")
+        return value
+    if value not in {"", "yes", "no"}:
+        raise TaskError(f"islands {text!r}: {name}: expected nothing, yes or no, not {value!r}")
+    return value != "no"
+
+
+# Who holds what ---
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a node has found out about itself."""
+
+    flops_a_second: float
+    memory_bytes: float
+    ways: Mapping[str, tuple[float, float]]
+    """To others, as far as they are known: seconds one way, and bytes a second (0: not known)."""
+
+    def told(self) -> str:
+        """In words that JSON has."""
+        ways = {name: [round(latency, 6), round(rate)] for name, (latency, rate) in self.ways.items()}
+        return json.dumps([self.flops_a_second, self.memory_bytes, ways])
+
+    @classmethod
+    def read(cls, text: str) -> "Facts":
+        speed, memory, ways = json.loads(text)
+        if not (speed > 0 and memory > 0):
+            raise ValueError(f"a machine of {speed} operations a second and {memory} bytes")
+        return cls(speed, memory, {str(name): (float(latency), float(rate)) for name, (latency, rate) in ways.items()})
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Survey:
+    """What a plan is made from."""
+
+    layers: tuple[Layer, ...]
+    machines: tuple[Machine, ...]
+    pairs: Pairs
+    terms: Terms
+
+    def memory_of(self, name: str) -> float:
+        """What a machine has, in bytes."""
+        return next(machine.memory_bytes for machine in self.machines if machine.name == name)
+
+    @property
+    def shortage(self) -> str:
+        """What to say where nobody can hold the model."""
+        return shortage(Costs(self.layers, self.terms), self.machines)
+
+    def facts(self) -> dict[str, Any]:
+        """What is known of machines and of what lies between them, in words that JSON has."""
+        return {
+            "machines": [[each.flops_a_second, each.memory_bytes, each.name] for each in self.machines],
+            "pairs": [self.pairs.latency_s.tolist(), self.pairs.bytes_a_second.tolist(), self.pairs.there.tolist()],
+        }
+
+    def scaled(self, memory_bytes: float) -> "Survey":
+        """The same for a model whose weights, gradients and optimiser take this much: parameters alone grow."""
+        state = (2 + self.terms.optimizer) * sum(layer.parameter_bytes for layer in self.layers)
+        factor = memory_bytes / state
+        layers = [dataclasses.replace(each, parameter_bytes=factor * each.parameter_bytes) for each in self.layers]
+        return dataclasses.replace(self, layers=tuple(layers))
+
+    def with_facts(self, facts: Mapping[str, Facts]) -> "Survey":
+        """The same for those who have found out about themselves, instead of what was declared."""
+        if not facts:
+            return self
+        machines = tuple(Machine(each.flops_a_second, each.memory_bytes, name) for name, each in facts.items())
+        count = len(machines)
+        latency, rate = np.full((count, count), UNKNOWN_S), np.zeros((count, count))
+        places = {machine.name: place for place, machine in enumerate(machines)}
+        for name, found in facts.items():
+            for other, (seconds, bytes_a_second) in found.ways.items():
+                if other in places:
+                    latency[places[name], places[other]] = seconds
+                    rate[places[name], places[other]] = bytes_a_second
+        rate = np.where(rate > 0, rate, rate.T)  # what is not known this way is as the other way
+        rate = np.where(rate > 0, rate, UNKNOWN_RATE)
+        return dataclasses.replace(self, machines=machines, pairs=Pairs(latency, rate, np.ones((count, count))))
+
+    def plans(self, averaging: Averaging | None = None, *, seed: int = 0) -> list[Plan]:
+        return form(self.layers, self.machines, self.pairs, self.terms, averaging, seed=seed)
+
+    def plan_of(self, islands: tuple[tuple[str, ...], ...]) -> Plan:
+        """For islands that the user has named."""
+        places = {machine.name: place for place, machine in enumerate(self.machines)}
+        found = []
+        for names in islands:
+            for name in names:
+                if name not in places:
+                    raise TaskError(f"islands: there is no node {name!r}; {nearest(name, places)}")
+            order = tuple(places[name] for name in names)
+            cut = best_cut(Costs(self.layers, self.terms), [self.machines[i] for i in order], self.pairs.hops(order))
+            if cut is None:
+                raise TaskError(f"the island {' '.join(names)} cannot hold the model, or has more nodes than layers")
+            found.append(Island(order, cut))
+        used = [place for island in found for place in island.order]
+        twice = [self.machines[place].name for place in used if used.count(place) > 1]
+        if twice:
+            raise TaskError(f"islands: {twice[0]} is in two places")
+        return self.plan_for(found, "named by the user")
+
+    def plan_as_it_is(self, islands: Sequence[tuple[Sequence[str], Sequence[tuple[int, int, int]]]]) -> Plan:
+        """For islands that are there already: their nodes, and what each holds."""
+        places = {machine.name: place for place, machine in enumerate(self.machines)}
+        found = [(tuple(places[name] for name in names), stages) for names, stages in islands]
+        return self.plan_for(
+            reform(self.layers, self.machines, self.pairs, self.terms, kept=found, free=()), "as it is"
+        )
+
+    def plan_for(self, islands: Sequence[Island], how: str) -> Plan:
+        """For islands that were found in another way; what averaging takes is not looked at."""
+        used = {place for island in islands for place in island.order}
+        samples = sum(self.terms.batch / island.cut.batch_s for island in islands)
+        idle = tuple(place for place in range(len(self.machines)) if place not in used)
+        return Plan(tuple(islands), idle, samples, 0.0, how)
+
+
+def survey_task(network: Network | dict[str, Any], task: Task, settings: IslandSettings) -> Survey:
+    """What a task's model costs, on a network's nodes or on those that `Survey.facts` tells of."""
+    example = Examples(task.train.inputs[: task.batch], task.train.targets[: task.batch])
+    model = (task.chain or task.model)().to(example.inputs.device)
+    layers, terms = price(chain(model, example.inputs), example, task.optimizer, settings)
+    if isinstance(network, Network):
+        machines, pairs = survey(network, layers, batch=task.batch, memory_bytes=settings.memory)
+    else:
+        machines = tuple(Machine(*each) for each in network["machines"])
+        pairs = Pairs(*(np.array(each) for each in network["pairs"]))
+    return Survey(layers, machines, pairs, terms)
+
+
+def price(
+    links: nn.Sequential, example: Examples, optimizer: MakeOptimizer, settings: IslandSettings
+) -> tuple[tuple[Layer, ...], Terms]:
+    """What a chain's layers cost, and how an island trains it."""
+    pieces = settings.flush or settings.pieces
+    terms = Terms(
+        batch=math.ceil(len(example) / pieces),
+        an_update=pieces * settings.accumulate,
+        optimizer=_copies(optimizer) + (settings.weights == "predict"),  # which remembers where weights are going
+        recompute=settings.recompute,
+        stash=settings.weights != "current" and not settings.flush,
+        target_bytes=example.targets[:1].nbytes,
+        wire=parse_codec(settings.wire).size(_WRITTEN) / (4 * _WRITTEN),
+    )
+    return profile(links, example.inputs), terms
+
+
+def unknown(names: Sequence[str], layers: tuple[Layer, ...], terms: Terms) -> Survey:
+    """Of machines that nothing is known of before they say what they have found out."""
+    count = len(names)
+    pairs = Pairs(np.full((count, count), UNKNOWN_S), np.full((count, count), UNKNOWN_RATE), np.ones((count, count)))
+    return Survey(layers, tuple(Machine(1.0, math.inf, name) for name in names), pairs, terms)
+
+
+def _copies(optimizer: MakeOptimizer) -> float:
+    """What an optimiser remembers, in copies of the parameters."""
+    values = nn.Parameter(torch.zeros(100))
+    values.grad = torch.zeros(100)
+    made = optimizer([values])
+    if made is None:
+        return 0.0
+    made.step()
+    held = [each for state in made.state.values() for each in state.values() if isinstance(each, torch.Tensor)]
+    return float(sum(each.numel() for each in held if each.numel() >= 100) / 100)
+
+
+class Layout:
+    """Seats and ranges of a plan, by the names of nodes.
+
+    Args:
+        plan: who holds what.
+        survey: what it was made from.
+        settings: how islands train.
+    """
+
+    def __init__(self, plan: Plan, survey: Survey, settings: IslandSettings) -> None:
+        names = [machine.name for machine in survey.machines]
+        whole = sum(layer.flops for layer in survey.layers)
+        self.plan = plan
+        self.survey = survey
+        self.settings = settings
+        self.islands = {names[island.order[0]]: tuple(names[i] for i in island.order) for island in plan.islands}
+        """By the name of the first node, which is the island's."""
+        self.seats: dict[str, Seat] = {}
+        self.spans: dict[str, tuple[int, int]] = {}
+        self.cuts: dict[str, tuple[tuple[int, int, int], ...]] = {}
+        """Of islands: of each stage the first layer, the one behind the last, and how many batches it may hold."""
+        for island in plan.islands:
+            nodes = [names[place] for place in island.order]
+            self.cuts[nodes[0]] = tuple((stage.start, stage.stop, stage.holds) for stage in island.cut.stages)
+            for place, stage in enumerate(island.cut.stages):
+                self.spans[nodes[place]] = stage.start, stage.stop
+                self.seats[nodes[place]] = Seat(
+                    island=nodes[0],
+                    stage=place,
+                    before=nodes[place - 1] if place else None,
+                    after=nodes[place + 1] if place + 1 < len(nodes) else None,
+                    holds=stage.holds if not settings.flush else settings.flush,
+                    share=sum(layer.flops for layer in survey.layers[stage.start : stage.stop]) / whole,
+                    flush=settings.flush,
+                    pieces=settings.pieces,
+                    accumulate=settings.accumulate,
+                    wire=parse_codec(settings.wire),
+                )
+        owners = [
+            [(stage.stop, place) for place, stage in zip(island.order, island.cut.stages, strict=True)]
+            for island in plan.islands
+        ]
+        self.ranges = [(start, stop, tuple(names[i] for i in who)) for start, stop, who in ranges(owners)]
+
+    def formed(self, at: float = 0.0) -> IslandsFormed:
+        """What the trace says of it."""
+        told = [
+            ", ".join(f"{node} {self.spans[node][0]}-{self.spans[node][1]}" for node in nodes)
+            for nodes in self.islands.values()
+        ]
+        why = "" if told else self.survey.shortage
+        return IslandsFormed(at=at, islands=tuple(told), samples_a_second=self.plan.samples_a_second, why=why)
+
+
+def lay_out(network: Network | dict[str, Any], task: Task, settings: IslandSettings, *, seed: int = 0) -> Layout:
+    """Who holds what: as the user has said, or the best that there is."""
+    survey = survey_task(network, task, settings)
+    plan = survey.plan_of(settings.islands) if settings.islands else survey.plans(seed=seed)[0]
+    return Layout(plan, survey, settings)

@@ -1,0 +1,404 @@
+"""A node's part in its island: batches come from the stage before and go on to the next, gradients the other way.
+
+No stage waits for another one.  Each does what there is to do: a backward pass if a gradient is there, else a forward
+pass if a batch is there and it holds fewer than it may; and after every backward pass it updates its weights.  After a
+backward pass it is a forward pass's turn, if there is one to do: else batches would come in bunches, and between two
+bunches there would be nothing to do.
+
+A batch has a number and carries its targets, so that nothing is mixed up whatever the network does: what comes twice,
+or for a batch that was given up, is dropped; a batch that does not come back in time is given up, and costs nothing but
+itself.
+
+With `flush` the same stages train synchronously, as GPipe and 1F1B do: a batch is cut into so many pieces, each stage
+updates when all have come back, and the next batch begins after that.
+"""
+
+import asyncio
+import math
+import struct
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from atoll.codecs import Codec, Dense
+from atoll.islands.cut import BACKWARD, FORWARD, RECOMPUTE
+from atoll.islands.stage import StageModel
+from atoll.trace import StageReported
+from atoll.world.base import Lane, Message, Spawn, World
+from atoll.world.hearing import NOT_UNDERSTOOD, hear
+
+__all__ = ["Given", "Pipeline", "Seat", "Source", "pack", "read_tensors", "unpack"]
+
+PATIENCE_S = 5.0
+PATIENCE = 10.0
+"""A batch is given up after so many times what one usually takes."""
+REMEMBERED = 1000
+"""So many batches are known to have been seen."""
+REPORT_EVERY = 20
+FAILURES = 3
+"""So many batches in a row that cannot be worked on are not their sender's fault."""
+T = TypeVar("T")
+_FORWARD = struct.Struct("<QI")
+"""Number, and samples of the whole batch."""
+_BACKWARD = struct.Struct("<Qf")
+"""Number, and loss."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """A node's place in an island."""
+
+    island: str
+    stage: int
+    before: str | None
+    """Whose outputs it takes; `None`: it is first."""
+    after: str | None
+    """Who takes its own; `None`: it is last."""
+    holds: int
+    share: float
+    """What a pass through its layers takes, of one through the whole model."""
+    flush: int = 0
+    """In how many pieces a batch is cut, to train synchronously; 0: stages do not wait for each other."""
+    pieces: int = 1
+    """In how many pieces a batch is cut, and an update comes when all have come back, without waiting: as many or more
+    than there are stages, and gradients are one update late at most (as in PipeDream-2BW).
+    """
+    accumulate: int = 1
+    """How many batches an update learns from, where stages do not wait: gradients are fewer updates late then."""
+    wire: Codec = field(default_factory=Dense)
+    """How activations and gradients are written on their way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A batch that begins."""
+
+    inputs: Tensor
+    targets: Tensor
+
+
+Source = Callable[[], Given | None]
+"""Gives the next batch, if there is one now; who makes it wait calls `Pipeline.wake` when there is."""
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    """What has come and was not looked at yet."""
+
+    number: int
+    inputs: Tensor
+    targets: Tensor
+    whole: int
+    """Samples of the batch that it is a piece of."""
+
+
+class Pipeline:
+    """One stage at work.
+
+    Args:
+        world: where it is.
+        seat: its place.
+        model: its layers.
+        source: where batches come from; for the first stage.
+        loss: a mean over a batch, of outputs and targets; for the last stage.
+        recompute: whether the model does its forward passes twice.
+        updated: called, and waited for, after each update, with how many samples it learned from.
+        before_update: called, and waited for, when the gradients of an update are there.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        seat: Seat,
+        model: StageModel,
+        *,
+        source: Source | None = None,
+        loss: Callable[[Tensor, Tensor], Tensor] | None = None,
+        recompute: bool = False,
+        before_update: Callable[[], Awaitable[None]] | None = None,
+        updated: Callable[[int], Awaitable[None]] | None = None,
+    ) -> None:
+        self._world = world
+        self._seat = seat
+        self._model = model
+        self._source = source
+        self._loss = loss
+        self._recompute = recompute
+        self._before_update = before_update
+        self._updated = updated
+        self._inputs: deque[_Waiting] = deque()
+        self._gradients: deque[tuple[int, Tensor]] = deque()
+        self._seen: dict[int, None] = {}
+        self._samples: dict[int, tuple[int, int]] = {}
+        """Of the batches that it holds: samples, and samples of the whole batch."""
+        self._since: dict[int, float] = {}
+        self._pieces: deque[_Waiting] = deque()
+        """Of a batch that has begun, at the first stage."""
+        self._next = 0
+        self._sending: dict[int, asyncio.Task[None]] = {}
+        self._usual_s = 0.0
+        self._learned = 0, 0
+        """Pieces and samples since the last update."""
+        self._failures = 0
+        """Batches of another stage, one after the other, that could not be worked on."""
+        self._wake = asyncio.Event()
+        self._spawn: Spawn | None = None
+        self.losses: deque[float] = deque(maxlen=10)
+        self.given_up = 0
+        self._stale: list[int] = []
+
+    @property
+    def loss(self) -> float:
+        """What the island's loss was on its last batches, as far as it is known here."""
+        return sum(self.losses) / len(self.losses) if self.losses else math.nan
+
+    async def run(self, spawn: Spawn, *, updates: int | None = None) -> None:
+        """Works until cancelled, or for so many updates."""
+        self._spawn = spawn
+        if self._seat.before:
+            spawn(hear(self._world, "forward", self._hear_forward))
+        if self._seat.after:
+            spawn(hear(self._world, "backward", self._hear_backward))
+        turn = False  # whether it is a forward pass's turn
+        while updates is None or self._model.updates < updates:
+            batch = None
+            if (turn or not self._gradients) and len(self._model.held) < self._seat.holds and self._model.has_room:
+                batch = self._take()
+            if batch:
+                await self._forward(batch)
+            elif self._gradients:
+                await self._backward(*self._gradients.popleft())
+            else:
+                await self._rest()
+            turn = not batch
+
+    def wake(self) -> None:
+        """There is something to do."""
+        self._wake.set()
+
+    # What comes ---
+
+    def _hear_forward(self, message: Message) -> None:
+        number, whole = _FORWARD.unpack(message.head)
+        found = read_tensors(message.body)
+        if message.sender != self._seat.before or number in self._seen:
+            return
+        inputs, device = unpack(found, self._seat.wire, number), self._model.device
+        if inputs.is_floating_point() and not torch.isfinite(inputs).all():
+            raise ValueError(f"batch {number} is not finite")
+        if not 0 < len(inputs) == len(found["t"]) <= whole:
+            raise ValueError(f"{len(inputs)} samples, {len(found['t'])} targets, of {whole}")
+        self._remember(number)
+        self._inputs.append(_Waiting(number, inputs.to(device), found["t"].to(device), whole))
+        self._wake.set()
+
+    def _remember(self, number: int) -> None:
+        self._seen[number] = None
+        if len(self._seen) > REMEMBERED:
+            self._seen.pop(next(iter(self._seen)))
+
+    def _hear_backward(self, message: Message) -> None:
+        number, loss = _BACKWARD.unpack(message.head)
+        gradient = unpack(read_tensors(message.body), self._seat.wire, number).to(self._model.device)
+        if message.sender != self._seat.after or number not in self._samples:
+            return  # given up, or here twice
+        if number in (each for each, _ in self._gradients):
+            return
+        if gradient.shape != self._model.shape_of(number) or not gradient.is_floating_point():
+            raise ValueError(f"a gradient of {tuple(gradient.shape)} for batch {number}")
+        if not torch.isfinite(gradient).all():
+            self._give_up(number)
+            raise ValueError(f"a gradient for batch {number} that is not finite")
+        self.losses.append(loss)
+        self._gradients.append((number, gradient))
+        self._wake.set()
+
+    def _take(self) -> _Waiting | None:
+        """The next batch to go forward, if there is one."""
+        if self._source is None:
+            return self._inputs.popleft() if self._inputs else None
+        if not self._pieces and not (self._seat.flush and (self._model.held or self._learned[0])):
+            given = self._source()
+            if given is not None:
+                self._begin(given)
+        return self._pieces.popleft() if self._pieces else None
+
+    def _begin(self, given: Given) -> None:
+        whole = len(given.inputs)
+        pieces = min(self._seat.flush or self._seat.pieces, whole)
+        for inputs, targets in zip(given.inputs.tensor_split(pieces), given.targets.tensor_split(pieces), strict=True):
+            if inputs.untyped_storage().nbytes() > inputs.nbytes:
+                inputs = inputs.clone()  # noqa: PLW2901 - else it would keep all that it is a part of in memory
+            self._pieces.append(_Waiting(self._next, inputs, targets, whole))
+            self._next += 1
+
+    async def _rest(self) -> None:
+        """Waits for something to do; gives up what has been away for too long."""
+        self._wake.clear()
+        oldest = min(self._since.values(), default=None)
+        if oldest is None:
+            await self._wake.wait()
+            return
+        patience = max(PATIENCE_S, PATIENCE * self._usual_s)
+        try:
+            async with asyncio.timeout(max(0.0, oldest + patience - self._world.now)):
+                await self._wake.wait()
+        except TimeoutError:
+            for number in [each for each, since in self._since.items() if since + patience <= self._world.now]:
+                self._give_up(number)
+            if self._seat.flush and not self._model.held:  # what is left of the batch is of no use
+                self._model.forget()
+                self._learned = 0, 0
+
+    def _give_up(self, number: int) -> None:
+        self._model.give_up(number)
+        del self._since[number], self._samples[number]
+        self.given_up += 1
+        if sending := self._sending.pop(number, None):
+            sending.cancel()  # what has not left need not
+
+    # What is done ---
+
+    async def _forward(self, batch: _Waiting) -> None:
+        seat, model, samples = self._seat, self._model, len(batch.inputs)
+        steps = seat.share / (FORWARD + BACKWARD) * samples / batch.whole
+        if seat.after is None:
+            assert self._loss is not None
+            loss, targets = self._loss, batch.targets
+            share = samples / batch.whole / seat.accumulate  # of what an update learns from
+
+            def learn() -> tuple[float, Tensor | None]:
+                return model.learn(batch.inputs, lambda outputs: loss(outputs, targets) * share)
+
+            learned = await self._attempt(learn, steps * (FORWARD + BACKWARD))
+            value, gradient = learned or (math.nan, None)
+            value /= share
+            if not math.isfinite(value):
+                model.forget()  # it would spoil the weights; who holds it gives it up
+                self._learned = 0, 0
+                return
+            self.losses.append(value)
+            if seat.before and gradient is not None:
+                self._send(seat.before, "backward", _BACKWARD.pack(batch.number, value), batch.number, gradient)
+            await self._learned_from(samples, batch.whole)
+            return
+        self._samples[batch.number], self._since[batch.number] = (samples, batch.whole), self._world.now
+        outputs = await self._attempt(lambda: model.forward(batch.number, batch.inputs), steps * FORWARD)
+        if outputs is None:
+            self._give_up(batch.number)
+            return
+        head = _FORWARD.pack(batch.number, batch.whole)
+        sending = self._send(seat.after, "forward", head, batch.number, outputs, targets=batch.targets)
+        self._sending[batch.number] = sending
+        sending.add_done_callback(lambda _: self._sending.pop(batch.number, None))
+
+    async def _attempt(self, work: Callable[[], T], steps: float) -> T | None:
+        """Works on a batch; one that another stage sent and that cannot be worked on is dropped, a few in a row are
+        this stage's own fault.
+        """
+        try:
+            found = await self._world.compute(work, steps=steps)
+        except NOT_UNDERSTOOD:
+            self._failures += 1
+            if self._seat.before is None or self._failures >= FAILURES:
+                raise
+            return None
+        self._failures = 0
+        return found
+
+    async def _backward(self, number: int, gradient: Tensor) -> None:
+        seat, model = self._seat, self._model
+        if number not in self._samples:
+            return  # given up meanwhile
+        samples, whole = self._samples.pop(number)
+        took = self._world.now - self._since.pop(number)
+        self._usual_s = took if not self._usual_s else 0.9 * self._usual_s + 0.1 * took
+        passes = BACKWARD + RECOMPUTE * self._recompute
+        steps = passes * seat.share / (FORWARD + BACKWARD) * samples / whole
+        back = await self._world.compute(lambda: model.backward(number, gradient), steps=steps)
+        if seat.before and back is not None:
+            loss = self.losses[-1] if self.losses else math.nan
+            self._send(seat.before, "backward", _BACKWARD.pack(number, loss), number, back)
+        await self._learned_from(samples, whole)
+
+    async def _learned_from(self, samples: int, whole: int) -> None:
+        """A backward pass is done: an update, if all that it learns from is."""
+        model, world = self._model, self._world
+        pieces, before = self._learned
+        self._learned = pieces + 1, before + samples
+        self._stale.append(model.staleness)
+        if before + samples < whole * self._seat.accumulate:
+            return
+        samples, self._learned = before + samples, (0, 0)
+        if self._before_update:
+            await self._before_update()
+        await world.aside(model.update)
+        if self._updated:
+            await self._updated(samples)
+        if model.updates % REPORT_EVERY == 0:
+            world.record(
+                StageReported(
+                    at=world.now,
+                    node=world.name,
+                    island=self._seat.island,
+                    stage=self._seat.stage,
+                    updates=model.updates,
+                    stale_mean=sum(self._stale) / len(self._stale),
+                    stale_most=max(self._stale),
+                    holds=self._seat.holds,
+                    versions=model.versions,
+                    most_bytes=model.most_bytes,
+                    given_up=self.given_up,
+                )
+            )
+            self._stale.clear()
+
+    def _send(
+        self, name: str, channel: str, head: bytes, number: int, values: Tensor, *, targets: Tensor | None = None
+    ) -> asyncio.Task[None]:
+        """In the background: what a stage has done is under way while it does the next thing."""
+        assert self._spawn is not None
+        tensors = pack(values, self._seat.wire, number)
+        if targets is not None:
+            tensors["t"] = targets.detach().cpu().contiguous()
+        body = safetensors.torch.save(tensors)
+        return self._spawn(self._world.peer(name).send(channel, head, body, lane=Lane.BULK))
+
+
+def pack(values: Tensor, wire: Codec, key: int) -> dict[str, Tensor]:
+    """Values as they travel: numbers that are no fractions as they are, others as a codec writes them."""
+    values = values.detach()
+    if not values.is_floating_point():
+        return {"whole": values.cpu().contiguous()}
+    encoded = wire.encode(values.float().flatten(), key)
+    kind = torch.empty(0, dtype=values.dtype)
+    return {"coded": encoded.cpu(), "shape": torch.tensor(values.shape, dtype=torch.int64), "kind": kind}
+
+
+def unpack(tensors: dict[str, Tensor], wire: Codec, key: int) -> Tensor:
+    """What `pack` packed; `ValueError` if it is not that."""
+    if "whole" in tensors:
+        return tensors["whole"]
+    shape = [int(size) for size in tensors["shape"]]
+    count = math.prod(shape)
+    coded = tensors["coded"]
+    if min(shape, default=1) < 1 or coded.dtype != torch.uint8 or len(coded) != wire.size(count):
+        raise ValueError(f"{len(coded)} bytes for {shape}")
+    try:
+        return wire.decode(coded, count, key).view(shape).to(tensors["kind"].dtype)
+    except (RuntimeError, IndexError) as error:
+        raise ValueError(str(error)) from None
+
+
+def read_tensors(body: bytes | memoryview) -> dict[str, Tensor]:
+    """What a message brings: numbers alone (safetensors), no code can come with them; `ValueError` if it is none."""
+    try:
+        return safetensors.torch.load(bytes(body))
+    except safetensors.SafetensorError as error:
+        raise ValueError(str(error)) from None

@@ -1,0 +1,5 @@
+"""Who is here: views that nodes which reach each other agree on, without a coordinator."""
+
+from atoll.membership.group import GRACE_S, Group, Guest, Summary, View
+
+__all__ = ["GRACE_S", "Group", "Guest", "Summary", "View"]

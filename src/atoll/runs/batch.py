@@ -1,0 +1,50 @@
+"""Many runs, a few at a time."""
+
+from collections.abc import Callable, Generator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+from atoll.jobs import do_all
+from atoll.runs.simulated import RunSpec, simulate
+
+__all__ = ["run_all"]
+
+
+def run_all(
+    specs: list[RunSpec],
+    folder: Path,
+    *,
+    jobs: int,
+    on_failure: Callable[[RunSpec, Exception], None] | None = None,
+) -> Generator[RunSpec | None, None, None]:
+    """Runs everything; traces go to `folder`.
+
+    Yields each spec when it is done, and `None` every now and then in between, so that progress can be shown.  Leaving
+    early (an error, Ctrl-C) ends what is still running and removes its unfinished traces.
+
+    Args:
+        specs: what to run.
+        folder: where traces go.
+        jobs: how many at a time.
+        on_failure: is called with each run that failed, and why; the others go on.  If left out, the first failure is
+            raised here.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    left = {spec.file_name for spec in specs}
+    runs = do_all(partial(_run, folder), specs, jobs=jobs, on_failure=on_failure)
+    try:
+        with closing(runs):
+            for done in runs:
+                if done is None:
+                    yield None
+                else:
+                    left.discard(done[0].file_name)
+                    yield done[0]
+    finally:
+        for name in left:
+            (folder / name).unlink(missing_ok=True)
+
+
+def _run(folder: Path, spec: RunSpec) -> None:
+    simulate(spec, folder / spec.file_name)

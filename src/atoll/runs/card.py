@@ -1,0 +1,81 @@
+"""Cards and machines: what a live run is about, and what a machine brings to it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from atoll.errors import InvitationError
+from atoll.islands.layout import parse_islands
+from atoll.strategies import parse_strategy
+from atoll.world.live.keys import Address
+
+__all__ = ["Card", "Machine"]
+
+LARGEST_TEXT = 4096
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """What a run is about."""
+
+    task: str
+    strategy: str
+    shards: str = "seldp"
+    seed: int = 0
+    seats: int = 16
+    islands: str = ""
+    """How islands hold the model (`parse_islands`); empty: every node holds all of it."""
+    parameters: int = 0
+    """How many values a script's model has; 0 where that is not known, or not said."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(f"n{place}" for place in range(self.seats))
+
+    @classmethod
+    def read(cls, found: dict[str, Any]) -> "Card":
+        try:
+            card = cls(**found)
+        except TypeError as error:
+            raise InvitationError(f"the run's card is not understood ({error})") from None
+        card.check()
+        return card
+
+    def check(self) -> None:
+        """Refuses what cannot be."""
+        for name in ("task", "strategy", "shards", "islands"):
+            value = getattr(self, name)
+            if not isinstance(value, str) or len(value) > LARGEST_TEXT:
+                raise InvitationError(f"the run's card: {name} must be a text of at most {LARGEST_TEXT} characters")
+        for name in ("seed", "parameters"):
+            value = getattr(self, name)
+            if type(value) is not int or abs(value) >= 2**63:
+                raise InvitationError(f"the run's card: {name} must be a whole number of at most 63 bits")
+        parse_strategy(self.strategy)
+        if type(self.seats) is not int or not 2 <= self.seats <= 250:
+            raise InvitationError(f"a run has from 2 to 250 seats, not {self.seats!r}")
+        if self.islands and parse_islands(self.islands).islands:
+            raise InvitationError(f"islands {self.islands!r}: nodes that come and go form them: expected auto")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What this machine brings."""
+
+    data: Path | None
+    device: str
+    listen: Address | None
+    """Where it can be dialled; `None`: it only dials."""
+    public: Sequence[Address]
+    """What to tell others to dial, if that is another address."""
+    out: Path | None
+    """Where its trace goes; `None`: nowhere."""
+    task: str | None = None
+    """The task that its user has named."""
+    key: Path | None = None
+    """Where its key is kept; `None`: nowhere."""
+    memory: float | None = None
+    """Bytes that an island may use of it; `None`: what the run says, or what is free."""
+    checkpoint: Path | None = None
+    """Where it keeps its state, or what it holds of an island's model; `None`: nowhere."""

@@ -1,0 +1,185 @@
+"""One run on an emulated network: the same spec and the same kind of trace as a simulated one, measured for real."""
+
+import contextlib
+import shutil
+from collections.abc import Callable, Generator
+from pathlib import Path
+
+import numpy as np
+
+from atoll.errors import EmulationError
+from atoll.runs.emulated_node import settings_for
+from atoll.runs.simulated import RunSpec
+from atoll.runs.verdict import Verdict
+from atoll.trace import (
+    Computed,
+    Emulated,
+    Event,
+    Exchanged,
+    FaultChanged,
+    IslandsFormed,
+    ReachChanged,
+    RunEnded,
+    Tested,
+    Trace,
+    TraceTail,
+    TrainingStarted,
+    Waited,
+    WayMeasured,
+    read_trace,
+)
+from atoll.training.parts import data_used
+from atoll.world.emulate.supervisor import SWITCH_TRACE, Emulation, emulate
+from atoll.world.emulate.switch import SwitchStats
+
+__all__ = ["emulate_all", "is_valid", "run_emulated"]
+
+LOOK_EVERY_S = 0.2
+NODE_TRACES = "node.*.jsonl"
+FOLLOWED = (
+    Computed,
+    Exchanged,
+    FaultChanged,
+    IslandsFormed,
+    ReachChanged,
+    Tested,
+    TrainingStarted,
+    Waited,
+    WayMeasured,
+)
+LATE_SHARE, CPU_SHARE = 0.05, 0.8
+"""A switch that delivers more of its packets late, or is busier, is not to be believed."""
+
+
+def emulate_all(
+    specs: list[RunSpec], folder: Path, *, on_failure: Callable[[RunSpec, Exception], None] | None = None
+) -> Generator[RunSpec | None, None, None]:
+    """Runs everything, one after the other, since the runs would share the machine; traces go to `folder`.
+
+    Yields each spec when it is done, and `None` every now and then in between, so that progress can be shown.
+
+    Args:
+        specs: what to run.
+        folder: where traces go.
+        on_failure: is called with each run that failed, and why; the others go on.  If left out, the first failure is
+            raised here.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for spec in specs:
+        path = folder / spec.file_name
+        try:
+            for _ in run_emulated(spec, path):
+                yield None
+        except BaseException as error:
+            path.unlink(missing_ok=True)
+            if on_failure is None or not isinstance(error, Exception):
+                raise
+            on_failure(spec, error)
+            continue
+        yield spec
+
+
+def run_emulated(spec: RunSpec, trace_path: Path) -> Generator[None, None, None]:
+    """Runs in real time on an emulated network, until the target is reached by all, or by half long ago, or the limit.
+
+    The trace grows by what people like to follow while it runs, and has everything, in order, at the end.
+    """
+    nodes = trace_path.with_suffix("")
+    shutil.rmtree(nodes, ignore_errors=True)
+    verdict = Verdict(lambda _: False, stops=spec.stops)
+    what = Emulation(
+        network=spec.network,
+        program=str(Path(spec.script[0]).resolve()) if spec.script else "atoll.runs.emulated_node:node",
+        process="atoll.script.process" if spec.script else "atoll.world.live.process",
+        settings=settings_for(spec, nodes.resolve()),
+        folder=nodes,
+        seed=spec.seed,
+        faults=spec.faults,
+        limit_s=spec.limit_s,
+    )
+    reason = ""
+    try:
+        with emulate(what) as running, Trace(trace_path) as progress:
+            tails: dict[Path, TraceTail] = {}
+            live = set(spec.network.node_names)
+            while running.poll(LOOK_EVERY_S):
+                for file in [nodes / SWITCH_TRACE, *nodes.glob(NODE_TRACES)]:
+                    tails.setdefault(file, TraceTail(file, *FOLLOWED))
+                news = [event for tail in tails.values() for event in tail.look()]
+                for event in sorted(news, key=lambda event: event.at):
+                    if isinstance(event, TrainingStarted):
+                        verdict = Verdict(event.reached, stops=spec.stops)
+                    _follow(event, verdict, live, in_islands=bool(spec.islands))
+                    progress.record(event)
+                progress.flush()
+                if not reason and verdict.is_over(running.now, live):
+                    reason = "target reached"
+                    running.stop()
+                yield
+            stats = running.stats
+        assert stats is not None
+        if spec.script and not _has_trained(nodes):
+            raise EmulationError(
+                f"{spec.script[0]} has ended without training: it has to call atoll.join() and then "
+                "run.wrap(model, optimizer), as in docs/tutorial.md"
+            )
+        _refuse_what_nobody_held(nodes)
+        _merge(nodes, trace_path, reason or ("finished" if running.now < spec.limit_s else "time limit"), stats)
+    finally:
+        with contextlib.suppress(OSError):
+            shutil.rmtree(nodes)
+
+
+def _follow(event: Event, verdict: Verdict, live: set[str], *, in_islands: bool) -> None:
+    if isinstance(event, Tested):
+        verdict.tested(event.node, event.measure)
+    elif isinstance(event, IslandsFormed):  # an island counts as a node, by its last stage
+        live.clear()
+        live.update(event.lasts)
+    elif isinstance(event, FaultChanged) and event.fault.startswith("crash"):
+        for name in event.nodes:
+            verdict.begins_anew(name)
+        live.difference_update(event.nodes) if event.on or in_islands else live.update(event.nodes)
+
+
+def _has_trained(nodes: Path) -> bool:
+    return any(isinstance(event, TrainingStarted) for file in nodes.glob(NODE_TRACES) for event in read_trace(file))
+
+
+def _refuse_what_nobody_held(nodes: Path) -> None:
+    """Where islands were to hold the model, and never could, a run without a step is no result."""
+    events = (event for file in nodes.glob(NODE_TRACES) for event in read_trace(file))
+    formed = [event for event in events if isinstance(event, IslandsFormed)]
+    if formed and not any(event.islands for event in formed):
+        raise EmulationError(formed[-1].why)
+
+
+def _merge(nodes: Path, trace_path: Path, reason: str, stats: SwitchStats) -> None:
+    """Makes one trace of all: in order of time, without what was before the beginning."""
+    files = [nodes / SWITCH_TRACE, *sorted(nodes.glob(NODE_TRACES))]
+    events = [event for file in files for event in read_trace(file)]
+    ended_s = max(event.at for event in events if isinstance(event, RunEnded))
+    kept = [event for event in events if event.at >= 0 and not isinstance(event, RunEnded)]
+    used = sum((np.load(file) for file in nodes.glob("used.*.npy")), np.zeros(1, dtype=np.int64))
+    with Trace(trace_path) as trace:
+        for event in sorted(kept, key=lambda event: min(event.at, ended_s)):
+            trace.record(event)
+        if len(used) > 1:
+            trace.record(data_used(used, ended_s))
+        trace.record(
+            Emulated(
+                at=ended_s,
+                by=stats.by,
+                packets=stats.delivered,
+                late_share=stats.late_share,
+                latest_s=stats.latest_s,
+                cpu_share=stats.cpu_s / max(stats.wall_s, 1e-9),
+                valid=is_valid(stats),
+            )
+        )
+        trace.record(RunEnded(at=ended_s, reason=reason))
+
+
+def is_valid(stats: SwitchStats) -> bool:
+    """Whether the switch kept up."""
+    return stats.late_share <= LATE_SHARE and stats.cpu_s <= CPU_SHARE * stats.wall_s

@@ -1,0 +1,224 @@
+"""What speaks for a node that runs a script."""
+
+import asyncio
+import contextlib
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from torch import nn
+from torch.optim import Optimizer
+
+from atoll.errors import AtollError, CheckpointError
+from atoll.script.launch import Launch, parse_for_script
+from atoll.script.loader import Present
+from atoll.script.replica import ScriptReplica
+from atoll.script.stages import Batch, Stages
+from atoll.state import Saved, part, under
+from atoll.strategies import Quantity, Talk, parse_strategy
+from atoll.trace import Computed, Tested, TrainingStarted
+from atoll.world.base import Lane
+from atoll.world.live.thread import WorldThread
+
+__all__ = ["NO_TARGET", "News", "Voice"]
+
+FIRST_MODEL = "first model"
+FIRST_MODEL_S = 120.0
+NO_TARGET = 1e9
+
+
+class News(NamedTuple):
+    """What all processes of a node must know."""
+
+    changed: bool = False
+    """Whether a strategy has changed the model."""
+    remembers_anew: bool = False
+    """Whether the optimiser was handed what another's remembers."""
+    present: Present = Present(0, 1)
+    """Who is here."""
+    batch_factor: float = 1.0
+    """How much of a batch is to be taken."""
+    global_step: int = 0
+    """How many steps the model has behind it."""
+
+
+class Voice:
+    """What speaks for a node: the world in its thread, the strategy, and the model as that sees it."""
+
+    def __init__(self, launch: Launch, strategy: str, target: float, *, rising: bool) -> None:
+        self._target, self._rising = target, rising
+        self._task = launch.task
+        self._thread = WorldThread(partial(launch.open_world, strategy))
+        self.world = self._thread.world
+        self.strategy = str(launch.strategy or self.world.host.desk.card.get("strategy") or strategy)
+        try:
+            parse_for_script(self.strategy)
+        except AtollError:
+            self._thread.close()
+            raise
+        self._replica: ScriptReplica | None = None
+        self._stages: Stages | None = None
+        self._talk = Talk()
+
+    @property
+    def name(self) -> str:
+        return self.world.name
+
+    @property
+    def steps(self) -> int:
+        if self._stages:
+            return self._stages.steps
+        return self._replica.steps if self._replica else 0
+
+    @property
+    def global_step(self) -> int:
+        return self._replica.global_step if self._replica else self.steps
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Who is here now."""
+        if self._replica is None:
+            here = {name for name in self.world.peer_names if self.world.peer(name).reachable}
+            return tuple(name for name in self.world.names if name in here or name == self.name)
+        return self._replica.group.view.members
+
+    @property
+    def present(self) -> Present:
+        if self._stages:  # an island takes data as a node does
+            return Present(*self._stages.place)
+        members = self.members
+        return Present(members.index(self.name), len(members))
+
+    @property
+    def uses_gradients(self) -> bool:
+        return self._talk.uses_gradients
+
+    def news(self) -> "News":
+        """What has changed since this was asked last."""
+        replica = self._replica
+        if replica is None:
+            return News(present=self.present)
+        told = News(replica.changed, replica.remembers_anew, self.present, replica.batch_factor, replica.global_step)
+        replica.changed = replica.remembers_anew = False
+        return told
+
+    def memory(self) -> Saved:
+        """What the optimiser remembers."""
+        assert self._replica is not None
+        return self._replica.memory()
+
+    def begin(self, model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
+        replica = ScriptReplica(self.world, self.world.names, model, optimizers)
+        self._refuse_another_size(replica.size)
+        self._thread.call(self._begin(replica))
+        self._replica = replica
+        self._thread.step_begins()
+
+    def _refuse_another_size(self, size: int) -> None:
+        card = self.world.host.desk.card
+        if card.setdefault("parameters", size) not in {0, size}:
+            told = f"the model has {size} values here and {card['parameters']} in the run"
+            raise AtollError(f"{told}: run the same script with the same arguments on all nodes")
+        card["parameters"] = size  # for those who join
+
+    def hold(self, model: nn.Module, optimizer: Optimizer, example_batch: Batch, **more: Any) -> Stages:
+        """A part of a model that several nodes hold together."""
+        self._refuse_another_size(sum(each.numel() for each in model.parameters()))
+        self._stages = Stages(
+            self._thread, self.strategy, model, optimizer, example_batch, started=self._started, **more
+        )
+        return self._stages
+
+    def computed(self) -> None:
+        """A step's computing is done."""
+        since, at = self._thread.rest_of_step()
+        self.world.record(Computed(at=at, node=self.name, since=since, steps=1))
+
+    def gradient_is_there(self) -> None:
+        self.computed()
+        if self.uses_gradients:
+            self._thread.call(self._talk.after_gradient())
+
+    def step_is_done(self, samples: int, *, stepped: bool) -> None:
+        assert self._replica is not None
+        if stepped:
+            self._replica.stepped(samples)
+            if not self._talk.is_idle:
+                self._thread.call(self._talk.after_step())
+        self._thread.step_begins()
+
+    def _started(self, parameters: int) -> TrainingStarted:
+        return TrainingStarted(
+            at=max(0.0, self.world.now),
+            task=self._task,
+            strategy=self.strategy,
+            role="strategy",
+            shards="own",
+            target=self._target,
+            rising=self._rising,
+            parameters=parameters,
+        )
+
+    def measured(self, value: float) -> None:
+        world = self.world
+        measure = value if math.isfinite(value) else (0.0 if self._rising else NO_TARGET)
+        world.record(
+            Tested(at=world.now, node=world.name, steps=self.steps, measure=measure, sent_bytes=world.sent_bytes)
+        )
+
+    def save(self) -> Saved:
+        return under("stages", self._stages.save()) if self._stages else self._thread.call(self._save())
+
+    def load(self, saved: Saved) -> None:
+        if self._stages:
+            self._stages.load(part("stages", saved))
+        else:
+            self._thread.call(self._load(saved))
+
+    def close(self) -> None:
+        if self._stages:
+            with contextlib.suppress(AtollError):  # whatever has failed was told before
+                self._stages.close()
+        self._thread.close()
+
+    # In the world's thread ---
+
+    async def _begin(self, replica: ScriptReplica) -> None:
+        world = self.world
+        if not world.is_late and len(world.names) > 1:
+            await self._take_first_model(replica)
+        self._talk = parse_strategy(self.strategy).talk(replica)
+        self._talk.start(self._thread.spawn)
+        if world.name == world.names[0] or world.is_late:
+            world.record(self._started(replica.size))
+
+    async def _take_first_model(self, replica: ScriptReplica) -> None:
+        """Who begins together begins alike."""
+        world, first = self.world, self.world.names[0]
+        values = replica.read(Quantity.PARAMETERS)
+        if world.name == first:
+            for name in world.peer_names:
+                self._thread.spawn(world.peer(name).send(FIRST_MODEL, body=values.tobytes(), lane=Lane.BULK))
+            return
+        try:
+            async with asyncio.timeout(FIRST_MODEL_S):
+                message = await world.peer(first).receive(FIRST_MODEL)
+        except TimeoutError:
+            raise AtollError(f"{first}, which all begin like, sent no model in {FIRST_MODEL_S:.0f} s") from None
+        theirs = np.frombuffer(message.body, dtype=np.float32)
+        if len(theirs) != len(values):
+            here = f"the model has {len(values)} values here and {len(theirs)} on {first}"
+            raise AtollError(f"{here}: run the same script on all nodes")
+        replica.write(Quantity.PARAMETERS, theirs)
+
+    async def _save(self) -> Saved:
+        if self._replica is None:
+            raise CheckpointError("run.checkpoint: call run.wrap first, which says what is to be saved")
+        return {**under("replica", self._replica.save()), **under("talk", self._talk.save())}
+
+    async def _load(self, saved: Saved) -> None:
+        assert self._replica is not None
+        self._replica.load(part("replica", saved))
+        self._talk.load(part("talk", saved))

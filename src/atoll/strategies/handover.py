@@ -1,0 +1,229 @@
+"""Handing over: a node that has nothing in common with the others, because it is new or was away for very long, is sent
+what they hold by one of them.
+
+It is asked for once and streamed in pieces; what has arrived stays when the view changes or the host goes away: every
+host of an agreement holds the same bytes, and the next one is asked for the rest.  A state that is not finite is
+refused, and so is its host from then on.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from atoll.collectives import Body
+from atoll.membership import View
+from atoll.state import Saved
+from atoll.strategies.lineage import MOST_WORK, Agreement, Common
+from atoll.strategies.replica import Replica, Work
+from atoll.strategies.talk import Spawn
+from atoll.trace import ContributionRefused
+from atoll.vectors import Vector, all_finite
+from atoll.world.base import Lane, Message
+from atoll.world.hearing import hear
+
+__all__ = ["Handed", "Handover"]
+
+ASK, STATE = "state please", "state"
+PIECE_BYTES, LEAST_PIECE_BYTES, PIECES = 4 << 20, 4 << 10, 16
+"""How large pieces are, at most and at least, and how many there are at least between: each that arrives stays."""
+SETTLE_S = 120.0
+"""How long a host waits until it is in the guest's view and at a step boundary."""
+MEMORY = -1
+"""The place of what the optimiser remembers, which is each host's own and comes last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Handed:
+    """What a node was handed."""
+
+    agreement: Agreement
+    held: list[Vector]
+    """A vector a fragment."""
+    work: Work
+    memory: Saved
+    steps: int
+    """The run's step."""
+
+
+class Handover:
+    """One node's part in handing over, as host and as guest.
+
+    Args:
+        replica: its model.
+        sizes: how many values each fragment has.
+        held: gives what this node holds of the agreement that its view goes on from, a vector a fragment; `None` while
+            that is not settled.
+        optimizer: whether what the host's optimiser remembers is asked for too.
+    """
+
+    def __init__(
+        self,
+        replica: Replica,
+        sizes: list[int],
+        held: Callable[[], list[Vector] | None],
+        *,
+        optimizer: bool = False,
+    ) -> None:
+        self._replica = replica
+        self._sizes = sizes
+        self._held = held
+        self._optimizer = optimizer
+        self._spawn: Spawn | None = None
+        self._changed = asyncio.Event()
+        self._asking: asyncio.Task[None] | None = None
+        self._part: tuple[Agreement, bytearray, int] | None = None
+        """What is coming, and how much of it is there."""
+        self._pieces: asyncio.Queue[tuple[str, str, dict[str, int], Body]] = asyncio.Queue()
+        """Who sends it, for which view, what it is, and its bytes."""
+        self.handed: Handed | None = None
+        """What has come, whole."""
+        self.distrusted: set[str] = set()
+        """Hosts whose state had to be refused."""
+
+    def start(self, spawn: Spawn) -> None:
+        self._spawn = spawn
+        spawn(hear(self._replica.world, ASK, self._serve))
+        spawn(hear(self._replica.world, STATE, self._hear_piece))
+
+    @property
+    def is_under_way(self) -> bool:
+        return self._asking is not None
+
+    @property
+    def taking(self) -> Agreement | None:
+        """What is coming, if a part of it is there."""
+        return self._part[0] if self._part and self._part[2] else None
+
+    def changed(self) -> None:
+        """There is another view, or what this node holds is settled."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    # As a guest ---
+
+    def ask(self, host: str, view: View, common: Common) -> None:
+        """Has what the members of a view go on from sent by one of them."""
+        assert self._spawn is not None
+        self._asking = self._spawn(self._take(host, view, common))
+
+    def end(self) -> None:
+        """What was asked for is not wanted any more, or is there."""
+        if self._asking:
+            self._asking.cancel()
+        self._asking = self.handed = None
+        self._pieces = asyncio.Queue()
+
+    async def _take(self, host: str, view: View, common: Common) -> None:
+        peer, size = self._replica.world.peer(host), 4 * sum(self._sizes)
+        if self._part is None or self._part[0] != common.agreement:
+            self._part = common.agreement, bytearray(size), 0
+        _, have, done = self._part
+        steps = 0
+        await peer.send(ASK, _request(view, done), lane=Lane.CONTROL)
+        while done < size:
+            head, body = await self._piece(host, view)
+            start, steps = head["from"], head["steps"]
+            if start != done or not 0 < len(body) <= size - done or not 0 <= steps <= MOST_WORK:
+                self._refuse(view, host, f"{len(body)} bytes at {start} of a state of {size}, {done} are here")
+                return
+            have[done : done + len(body)] = body
+            done += len(body)
+            self._part = common.agreement, have, done
+        values = np.frombuffer(have, dtype=np.float32)
+        if not all_finite(values):
+            self._refuse(view, host, "a state that is not finite")
+            return
+        memory = await self._take_memory(host, view) if self._optimizer else {}
+        held = np.split(values, np.cumsum(self._sizes)[:-1])
+        self.handed = Handed(common.agreement, held, common.work, memory, steps)
+        self._part = None
+
+    async def _take_memory(self, host: str, view: View) -> Saved:
+        await self._replica.world.peer(host).send(ASK, _request(view, MEMORY), lane=Lane.CONTROL)
+        _, body = await self._piece(host, view)
+        try:
+            memory = safetensors.numpy.load(bytes(body))
+        except safetensors.SafetensorError as error:
+            self._record(view, f"{host}: {error}")
+            return {}
+        if not all(np.isfinite(values).all() for values in memory.values() if values.dtype.kind == "f"):
+            self._record(view, f"{host}: what its optimiser remembers is not finite")
+            return {}
+        return memory
+
+    async def _piece(self, host: str, view: View) -> tuple[dict[str, int], Body]:
+        """The next piece that a host sends for a view."""
+        while True:
+            sender, told, head, body = await self._pieces.get()
+            if (sender, told) == (host, view.name):
+                return head, body
+
+    def _hear_piece(self, message: Message) -> None:
+        """What is not being waited for, because it is of a view of before, is let go."""
+        said = json.loads(message.head)
+        head = {key: int(said[key]) for key in ("from", "steps")}
+        if self._asking is not None and not self._asking.done():
+            self._pieces.put_nowait((message.sender, str(said["view"]), head, message.body))
+
+    def _refuse(self, view: View, host: str, why: str) -> None:
+        """It stays alone until there is another view, and then asks somebody else."""
+        self._part = None
+        self.distrusted.add(host)
+        self._record(view, f"{host}: {why}")
+        self._replica.group.object()
+
+    def _record(self, view: View, why: str) -> None:
+        world = self._replica.world
+        world.record(ContributionRefused(at=world.now, node=world.name, name=f"state {view.name}", why=why))
+
+    # As a host ---
+
+    def _serve(self, message: Message) -> None:
+        assert self._spawn is not None
+        asked = json.loads(message.head)
+        view, start, number = str(asked["view"]), int(asked["from"]), int(asked["number"])
+        self._spawn(self._give(message.sender, view, number, max(start, MEMORY)))
+
+    async def _give(self, guest: str, view: str, number: int, start: int) -> None:
+        replica, peer = self._replica, self._replica.world.peer(guest)
+        try:
+            async with asyncio.timeout(SETTLE_S):
+                while replica.group.view.number < number or (replica.group.view.name == view and self._held() is None):
+                    await self._changed.wait()
+        except TimeoutError:
+            return  # it asks somebody else when there is another view
+        if replica.group.view.name != view:
+            return
+        if start == MEMORY:
+            await peer.send(STATE, _head(view, MEMORY, 0), safetensors.numpy.save(replica.memory()))
+            return
+        held, steps = self._held(), replica.global_step
+        assert held is not None
+        for place, piece in _pieces(held, start):
+            if replica.group.view.name != view:
+                return
+            await peer.send(STATE, _head(view, place, steps), piece)
+
+
+def _pieces(held: list[Vector], start: int) -> Iterator[tuple[int, memoryview]]:
+    """The bytes of vectors from a place on, and where each piece begins; nothing is copied."""
+    begin, size = 0, max(LEAST_PIECE_BYTES, min(PIECE_BYTES, sum(vector.nbytes for vector in held) // PIECES))
+    for vector in held:
+        data = np.ascontiguousarray(vector).view(np.uint8).data
+        for place in range(max(0, start - begin), len(data), size):
+            yield begin + place, data[place : place + size]
+        begin += len(data)
+
+
+def _head(view: str, place: int, steps: int) -> bytes:
+    """What says of a piece which it is: its view, where it begins, and the host's global step."""
+    return json.dumps({"view": view, "from": place, "steps": steps}, separators=(",", ":")).encode()
+
+
+def _request(view: View, start: int) -> bytes:
+    return json.dumps({"view": view.name, "number": view.number, "from": start}, separators=(",", ":")).encode()

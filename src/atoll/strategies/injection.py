@@ -1,0 +1,105 @@
+"""Data injection (SelSync; Tyagi & Swany, 2023): where shards are unlike, nodes lend each other a few examples.
+
+Every step each node is, with probability α, one of those that lend a share β of their batch to all others.  Batches
+have b/(1 + αβN) examples of their own, so that with what is lent they are as large as before.  Examples travel as
+messages and are learned from when they arrive; a peer that cannot be reached gets none.
+"""
+
+from atoll.errors import ExamplesRefused
+from atoll.state import Saved, part, under
+from atoll.strategies.replica import Replica
+from atoll.strategies.talk import Spawn, Talk
+from atoll.trace import ContributionRefused
+
+__all__ = ["Injection", "Together"]
+
+
+class Injection(Talk):
+    """One node's part in lending examples.
+
+    Args:
+        replica: its model and data.
+        nodes: α, the share of nodes that lend at a step.
+        batch: β, the share of its batch that such a node lends.
+    """
+
+    def __init__(self, replica: Replica, *, nodes: float, batch: float) -> None:
+        self._replica = replica
+        self._nodes = nodes
+        self._batch = batch
+        self._sending: set[str] = set()
+        self._spawn: Spawn | None = None
+
+    def start(self, spawn: Spawn) -> None:
+        self._spawn = spawn
+        self._replica.scale_batch(1 / (1 + self._nodes * self._batch * len(self._replica.members)))
+        spawn(self._listen())
+
+    @property
+    def shares_examples(self) -> bool:
+        return True
+
+    async def after_step(self) -> bool:
+        assert self._spawn is not None
+        replica, world = self._replica, self._replica.world
+        if world.random.random() < self._nodes:
+            examples = replica.lend(self._batch)
+            for name in replica.members:
+                if name != world.name and name not in self._sending and world.peer(name).reachable:
+                    self._sending.add(name)
+                    self._spawn(self._send(name, examples))
+        return False
+
+    async def _send(self, name: str, examples: bytes) -> None:
+        """To one peer at most one message is under way, so that a slow link gets fewer."""
+        try:
+            await self._replica.world.peer(name).send("examples", body=examples)
+        finally:
+            self._sending.discard(name)
+
+    async def _listen(self) -> None:
+        world = self._replica.world
+        while True:
+            message = await world.receive("examples")
+            try:
+                self._replica.borrow(bytes(message.body))
+            except ExamplesRefused as error:
+                why = f"{message.sender}: {error}"
+                world.record(ContributionRefused(at=world.now, node=world.name, name="examples", why=why))
+
+
+class Together(Talk):
+    """Several conversations at once, each after the one before it."""
+
+    def __init__(self, *talks: Talk) -> None:
+        self._talks = talks
+
+    def start(self, spawn: Spawn) -> None:
+        for talk in self._talks:
+            talk.start(spawn)
+
+    async def after_gradient(self) -> None:
+        for talk in self._talks:
+            await talk.after_gradient()
+
+    @property
+    def uses_gradients(self) -> bool:
+        return any(talk.uses_gradients for talk in self._talks)
+
+    @property
+    def shares_examples(self) -> bool:
+        return any(talk.shares_examples for talk in self._talks)
+
+    async def after_step(self) -> bool:
+        return any([await talk.after_step() for talk in self._talks])
+
+    def save(self) -> Saved:
+        return {
+            key: value
+            for place, talk in enumerate(self._talks)
+            for key, value in under(str(place), talk.save()).items()
+        }
+
+    def load(self, saved: Saved) -> None:
+        for place, talk in enumerate(self._talks):
+            talk.load(part(str(place), saved))

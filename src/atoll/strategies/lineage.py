@@ -1,0 +1,232 @@
+"""Which agreements a node has behind it: what tells nodes that were apart how far they went together.
+
+An agreement is named after the view that it was made in and its number there.  A node remembers its last two, and those
+that views ended with.  When a view is installed, every member knows where every other stands (`Standing`), and all find
+the same agreement to go on from (`common_agreement`): the one from which most work survives.  Who holds it keeps its
+model, and the next round merges what each has changed since; who does not is handed it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from atoll.membership import Summary
+from atoll.state import Saved, note, part, read_note
+from atoll.strategies.replica import Work
+from atoll.vectors import Vector
+
+__all__ = ["START", "Agreement", "Common", "Lineage", "Standing", "common_agreement"]
+
+Agreement = tuple[str, int]
+START: Agreement = "", 0
+KEPT = 4
+"""How many ends of views are remembered."""
+MOST_AGREEMENTS = 2 * (KEPT + 2)
+MOST_WORK = 1 << 53
+"""No node has used more samples."""
+LONGEST_NAME = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a node stands: what it may have in common with others, and what its model includes."""
+
+    agreements: tuple[Agreement, ...]
+    work: tuple[int, ...]
+    """Samples of each member of the run that its model includes."""
+    is_new: bool
+    """Whether it never held the run's model: it did not begin the run, and nobody has handed it anything."""
+    distrusts: frozenset[str] = frozenset()
+    """Members whose state it was handed and had to refuse."""
+    taking: Agreement | None = None
+    """What it is being handed, and has a part of."""
+
+    def summary(self) -> Summary:
+        told: Summary = [["new", int(self.is_new)], ["work", " ".join(map(str, self.work))]]
+        told += [["distrusts", name] for name in sorted(self.distrusts)]
+        if self.taking:
+            told.append([f"taking {self.taking[0]}", self.taking[1]])
+        return told + [[f"agreed {view}", number] for view, number in self.agreements]
+
+    @classmethod
+    def read(cls, summary: Summary, members: int) -> "Standing":
+        """What a member says of itself; a `ValueError` if that makes no sense."""
+        agreements: list[Agreement] = []
+        facts: dict[str, int | str] = {}
+        distrusts, taking = set(), None
+        for key, value in summary:
+            if key.startswith("agreed "):
+                agreements.append(_checked(key.removeprefix("agreed "), value))
+            elif key.startswith("taking "):
+                taking = _checked(key.removeprefix("taking "), value)
+            elif key == "distrusts":
+                distrusts.add(str(value)[:LONGEST_NAME])
+            else:
+                facts[key] = value
+        work = tuple(int(each) for each in str(facts.get("work", "")).split())
+        if len(work) != members or not all(0 <= each < MOST_WORK for each in work):
+            raise ValueError("the work is not one count for each member")
+        if not 0 < len(agreements) <= MOST_AGREEMENTS:
+            raise ValueError(f"{len(agreements)} agreements")
+        return cls(tuple(agreements), work, bool(facts.get("new", 1)), frozenset(distrusts), taking)
+
+
+@dataclass(frozen=True, slots=True)
+class Common:
+    """What the members of a view go on from."""
+
+    agreement: Agreement
+    holders: tuple[str, ...]
+    """Who holds it, in the view's order."""
+    work: Work
+    """What their models include together, and hence the model of all after their next round."""
+    is_now: bool = False
+    """Whether it is the only holder's model, as it is at its next step boundary."""
+
+
+def common_agreement(standings: Mapping[str, Standing], view: str = "") -> Common:
+    """The agreement from which most work survives.
+
+    Its holders keep their models, so what survives is what any of them includes.  Who never held the run's model cannot
+    win against anybody who did, whatever it has learned alone; nor can somebody whose state most others have refused.
+    Among equals the one with more holders counts, and of these the last.  All who know where the members stand find the
+    same.
+
+    What a single node agreed on with itself, or long ago with others, is of no use to those who are handed something:
+    they get its model as it is now, unless they have a part of what they were being handed before.
+
+    Args:
+        standings: where each member stands.
+        view: what the view is called that begins.
+    """
+    holders: dict[Agreement, list[str]] = {}
+    places: dict[Agreement, int] = {}
+    for name, standing in standings.items():
+        for place, agreement in enumerate(standing.agreements):
+            holders.setdefault(agreement, []).append(name)
+            places.setdefault(agreement, place)
+
+    def is_trusted(name: str) -> bool:
+        others = [standing for other, standing in standings.items() if other != name]
+        return 2 * sum(name in standing.distrusts for standing in others) <= len(others)
+
+    def rank(agreement: Agreement) -> tuple[Any, ...]:
+        names = holders[agreement]
+        return (
+            any(is_trusted(name) for name in names),
+            any(not standings[name].is_new for name in names),
+            int(_together(standings, names).sum()),
+            len(names),
+            places[agreement],
+            agreement == START,
+            agreement[1],
+            agreement[0],
+        )
+
+    best = max(holders, key=rank)
+    found = Common(best, tuple(holders[best]), _together(standings, holders[best]))
+    if len(standings) == 1 or len(found.holders) > 1:
+        return found
+    own = standings[found.holders[0]].agreements
+    under_way = [each.taking for each in standings.values() if each.taking in own]
+    if under_way and under_way[0]:
+        return replace(found, agreement=under_way[0])
+    return replace(found, agreement=(view, 0), is_now=True)
+
+
+def _together(standings: Mapping[str, Standing], names: list[str]) -> Work:
+    work: Work = np.max([standings[name].work for name in names], axis=0).astype(np.int64)
+    return work
+
+
+class Lineage:
+    """One node's agreements, oldest first, each with what the node then held, a vector a fragment.
+
+    Args:
+        held: what the node begins with.
+        start: what to call that; the same for all who begin together.
+        is_new: whether that is not the run's model, but the node's own.
+    """
+
+    def __init__(self, held: list[Vector], start: Agreement = START, *, is_new: bool = False) -> None:
+        self._held: dict[Agreement, list[Vector]] = {start: held}
+        self._ends: list[Agreement] = []
+        self.is_new = is_new
+
+    @property
+    def current(self) -> Agreement:
+        return next(reversed(self._held))
+
+    @property
+    def held(self) -> list[Vector]:
+        """What the node held at its last agreement."""
+        return self._held[self.current]
+
+    @property
+    def agreements(self) -> tuple[Agreement, ...]:
+        return tuple(self._held)
+
+    def agreed(self, view: str, number: int, held: list[Vector]) -> None:
+        self._held[view, number] = held
+        keep = {*self._ends, *list(self._held)[-2:]}
+        self._held = {agreement: vectors for agreement, vectors in self._held.items() if agreement in keep}
+
+    def ends(self) -> None:
+        """A view ends."""
+        if self.current not in self._ends:
+            self._ends = [*self._ends, self.current][-KEPT:]
+
+    def __contains__(self, agreement: Agreement) -> bool:
+        return agreement in self._held
+
+    def back_to(self, agreement: Agreement) -> list[Vector]:
+        """Forgets what came after an agreement, and returns what the node held then.
+
+        It is remembered like one that a view ended with: others who were there may come back to it.
+        """
+        while self.current != agreement:
+            del self._held[self.current]
+        self._ends = [each for each in self._ends if each in self._held]
+        self.ends()
+        return self._held[agreement]
+
+    def save(self) -> Saved:
+        vectors = {
+            f"{place}/{number}": vector
+            for place, held in enumerate(self._held.values())
+            for number, vector in enumerate(held)
+        }
+        facts = {"agreements": note(list(self._held)), "ends": note(self._ends), "new": note(self.is_new)}
+        return {**vectors, **facts}
+
+    def load(self, saved: Saved) -> None:
+        names = [_agreement(each) for each in read_note(saved["agreements"])]
+        held: dict[Agreement, list[Vector]] = {}
+        for place, name in enumerate(names):
+            vectors = part(str(place), saved)
+            held[name] = [vectors[str(number)] for number in range(len(vectors))]
+        self._held = held
+        self._ends = [_agreement(each) for each in read_note(saved["ends"])]
+        self.is_new = bool(read_note(saved["new"]))
+
+    def adopt(self, agreement: Agreement, held: list[Vector]) -> None:
+        """Goes on as one of those who have just this."""
+        self._held, self._ends, self.is_new = {agreement: held}, [], False
+
+    def forget(self, start: Agreement) -> None:
+        """Has nothing in common with anybody any more, and is to be handed what the others hold."""
+        self._held, self._ends, self.is_new = {start: self.held}, [], True
+
+
+def _checked(view: str, number: Any) -> Agreement:
+    """An agreement that another node has named."""
+    if type(number) is not int or not 0 <= number < MOST_WORK or len(view) > LONGEST_NAME:
+        raise ValueError(f"{view[:LONGEST_NAME]!r}, {number!r:.30} is not an agreement")
+    return view, number
+
+
+def _agreement(written: list[Any]) -> Agreement:
+    view, number = written
+    return str(view), int(number)

@@ -1,0 +1,203 @@
+"""How to merge: what a node makes of its own model and of what arrives.
+
+For rounds (everybody at once) a merge is a weight: the result is the weighted mean.  For pushes (whenever something
+arrives) it is a rule for the arrivals of one step boundary.
+"""
+
+import math
+from collections import deque
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atoll.strategies.replica import Quantity, Replica, Work
+from atoll.vectors import Vector
+
+__all__ = [
+    "Arrival",
+    "ByAge",
+    "ByWork",
+    "Drift",
+    "Equal",
+    "Mean",
+    "Merge",
+    "Own",
+    "PushSum",
+    "Weight",
+    "average_buffers",
+]
+
+
+MERGES = 256
+"""How many merges a node remembers the time of."""
+
+
+class Weight(Protocol):
+    """A member's weight in a round's mean."""
+
+    def __call__(self, steps_since: int) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """Everybody counts the same."""
+
+    def __call__(self, steps_since: int) -> float:  # noqa: ARG002 - the shape of the part
+        return 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ByWork:
+    """Everybody counts by the steps done since the last round."""
+
+    def __call__(self, steps_since: int) -> float:
+        return float(max(steps_since, 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A model that a peer pushed."""
+
+    sender: str
+    sent_s: float
+    """When it was taken, on the sender's clock."""
+    values: Vector
+    work: Work
+    buffers: Vector
+    weight: float = 1.0
+    told: NDArray[np.bool_] | None = None
+    """Which values the peer has told just now; the others are what it told before.  `None`: all."""
+
+
+def average_buffers(replica: Replica, others: list[Vector]) -> None:
+    """Buffers are the mean of the node's own and those that have arrived, whatever becomes of the weights."""
+    own = replica.read(Quantity.BUFFERS)
+    if len(own):
+        mean: Vector = np.mean([own, *others], axis=0, dtype=np.float32)
+        replica.write(Quantity.BUFFERS, mean)
+
+
+class Merge(Protocol):
+    """Merges arrivals into a replica's parameters."""
+
+    @property
+    def conserves_mass(self) -> bool:
+        """Whether a push gives a share of the node's mass away (push-sum), rather than a copy of its model."""
+
+    @property
+    def remembers(self) -> int:
+        """How many of its own past models a node must keep."""
+
+    def __call__(self, replica: Replica, arrivals: list[Arrival], own: "Own") -> None: ...
+
+
+class Own:
+    """What merging needs to know of the node itself: its mass, and its own parameters at its last step boundaries."""
+
+    def __init__(self, remembers: int) -> None:
+        self.mass = 1.0
+        self._past: deque[tuple[float, Vector]] = deque(maxlen=remembers)
+        self._merged_s: deque[float] = deque(maxlen=MERGES)
+
+    def merged(self, now: float, arrivals: int) -> None:
+        """So many arrivals have changed the model."""
+        self._merged_s.extend([now] * arrivals)
+
+    def merged_since(self, time: float) -> int:
+        """How many have since a time."""
+        return sum(merged >= time for merged in self._merged_s)
+
+    def remember(self, now: float, values: Vector) -> None:
+        self._past.append((now, values))
+
+    def forget(self) -> None:
+        """The node has another model from now on."""
+        self._past.clear()
+        self._merged_s.clear()
+
+    def at(self, time: float) -> Vector | None:
+        """The parameters at the last boundary not after `time`; the oldest known if it is longer ago."""
+        found: Vector | None = None
+        for then, values in self._past:
+            if found is None or then <= time:
+                found = values
+        return found
+
+
+class _Copies:
+    """What merges of copies have in common."""
+
+    __slots__ = ()
+    conserves_mass = False
+    remembers = 0
+
+
+def _weighted(replica: Replica, arrivals: list[Arrival], weights: list[float]) -> None:
+    """X ← (x + Σ w·arrival) / (1 + Σ w)."""
+    total = replica.read(Quantity.PARAMETERS)
+    for arrival, weight in zip(arrivals, weights, strict=True):
+        total += np.float32(weight) * arrival.values
+        replica.include(arrival.work)
+    total /= np.float32(1 + sum(weights))
+    replica.write(Quantity.PARAMETERS, total)
+
+
+@dataclass(frozen=True, slots=True)
+class Equal(_Copies):
+    """The mean of the own model and all that have arrived (odticn, 2023)."""
+
+    def __call__(self, replica: Replica, arrivals: list[Arrival], own: Own) -> None:  # noqa: ARG002
+        _weighted(replica, arrivals, [1.0] * len(arrivals))
+
+
+@dataclass(frozen=True, slots=True)
+class ByAge(_Copies):
+    """An arrival counts less the older it is: exp(−age/τ)."""
+
+    tau_s: float = 4.0
+
+    def __call__(self, replica: Replica, arrivals: list[Arrival], own: Own) -> None:  # noqa: ARG002
+        now = replica.world.now
+        weights = [math.exp(-max(now - arrival.sent_s, 0.0) / self.tau_s) for arrival in arrivals]
+        _weighted(replica, arrivals, weights)
+
+
+@dataclass(frozen=True, slots=True)
+class Drift(_Copies):
+    """Compares an arrival with what the own model was when it was sent, and keeps what was learned since.
+
+    x ← x + Σ (arrival − x(then)) / (1 + n).  A model that is a minute old then says how its node differed a minute ago,
+    rather than pulling back to where both were.  n counts the arrivals of now and those that were merged while this one
+    was on its way: it knows nothing of them, and where all of them count in full, models swing around their mean.
+    """
+
+    remembers = 32
+
+    def __call__(self, replica: Replica, arrivals: list[Arrival], own: Own) -> None:
+        change = np.zeros_like(arrivals[0].values)
+        for arrival in arrivals:
+            then = own.at(arrival.sent_s)
+            differs = arrival.values - (replica.read(Quantity.PARAMETERS) if then is None else then)
+            differs /= np.float32(1 + len(arrivals) + own.merged_since(arrival.sent_s))
+            change += differs if arrival.told is None else np.where(arrival.told, differs, np.float32(0))
+            replica.include(arrival.work)
+        replica.add(Quantity.PARAMETERS, change)
+        own.merged(replica.world.now, len(arrivals))
+
+
+@dataclass(frozen=True, slots=True)
+class PushSum:
+    """Gossip that stays unbiased whoever pushes to whom (Assran et al., 2019): x/w with both x and w pushed in shares.
+
+    The parameters are the estimate z = x/w; a push takes a share of the mass w along, and what cannot be sent comes
+    back.
+    """
+
+    conserves_mass = True
+    remembers = 0
+
+    def __call__(self, replica: Replica, arrivals: list[Arrival], own: Own) -> None:
+        _weighted(replica, arrivals, [arrival.weight / own.mass for arrival in arrivals])
+        own.mass += sum(arrival.weight for arrival in arrivals)

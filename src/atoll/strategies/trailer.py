@@ -1,0 +1,78 @@
+"""The numbers that travel behind the values of a round, summed like everything else and hence the same on every member:
+the weights' sum, the work that is included, who raises an alarm, buffers, and how long each collective took.
+"""
+
+import math
+
+import numpy as np
+
+from atoll.collectives import Trailer
+from atoll.strategies.replica import Quantity, Replica, Work
+from atoll.vectors import Vector
+
+__all__ = ["Tail"]
+
+_LOW = 1 << 20  # work is split in two numbers that a 32-bit float holds exactly
+
+
+class Tail:
+    """What all members' tails add up to."""
+
+    def __init__(self, weight: float, work: Work, buffers: Vector, reports: Vector, *, alarms: float = 0.0) -> None:
+        self.weight = weight
+        self.work = work
+        self.alarms = alarms
+        """How many members have refused somebody again and again."""
+        self.buffers = buffers
+        """The weighted mean of all members'."""
+        self.reports = reports
+
+    @staticmethod
+    def own(replica: Replica, weight: float, report: Vector, *, alarm: bool = False) -> Vector:
+        """A member adds its weight, its own work in its own place, an alarm, its buffers, and what it saw."""
+        count, rank = len(replica.members), replica.rank
+        buffers = replica.read(Quantity.BUFFERS)
+        start = _numbers(count)
+        tail = np.zeros(start + len(buffers) + len(report), dtype=np.float32)
+        tail[0] = weight
+        high, low = divmod(int(replica.work[rank]), _LOW)
+        tail[1 + rank], tail[1 + count + rank] = high, low
+        tail[start - 1] = alarm
+        tail[start : start + len(buffers)] = buffers * np.float32(weight)
+        tail[start + len(buffers) :] = report
+        return tail
+
+    @staticmethod
+    def silence(tail: Vector, count: int, buffers: int) -> None:
+        """A member has nothing to give."""
+        tail[0] = 0.0
+        tail[_numbers(count) : _numbers(count) + buffers] = 0.0
+
+    @staticmethod
+    def trailer(replica: Replica, buffers: int) -> Trailer:
+        """What may stand where."""
+        count, places = len(replica.members), {name: place for place, name in enumerate(replica.members)}
+        return Trailer(
+            counts=_numbers(count),
+            weighted=slice(_numbers(count), _numbers(count) + buffers),
+            own=lambda name: (1 + places[name], 1 + count + places[name], _numbers(count) - 1),
+            work=lambda tail, name: int(tail[1 + places[name]]) * _LOW + int(tail[1 + count + places[name]]),
+        )
+
+    @classmethod
+    def read(cls, tail: Vector, count: int, buffers: int) -> "Tail | None":
+        """What the sum says; `None` if it makes no sense, which all members see alike."""
+        numbers = tail[: _numbers(count)]
+        if not np.isfinite(tail).all() or (numbers < 0).any() or (numbers[1:] > 1 << 33).any():
+            return None
+        weight = float(tail[0])
+        high, low = numbers[1 : 1 + count].astype(np.int64), numbers[1 + count : -1].astype(np.int64)
+        summed = tail[_numbers(count) : _numbers(count) + buffers]
+        mean = summed / np.float32(weight) if weight > 0 else np.full_like(summed, math.nan)
+        reports = tail[_numbers(count) + buffers :]
+        return cls(weight, high * _LOW + low, mean, reports, alarms=float(numbers[-1]))
+
+
+def _numbers(count: int) -> int:
+    """How many numbers come before the buffers, for so many members: the weight, two for each one's work, an alarm."""
+    return 2 + 2 * count

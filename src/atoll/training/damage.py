@@ -1,0 +1,38 @@
+"""Machines that compute wrongly: what the faults `garbage` and `exaggerate` make of a node's steps."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from atoll.seeds import derive
+from atoll.vectors import Vector
+from atoll.world.faults import Fault
+
+__all__ = ["Harm"]
+
+
+class Harm:
+    """One node's harm.
+
+    Args:
+        node: its name.
+        faults: of the run.
+        seed: of the run.
+    """
+
+    def __init__(self, node: str, faults: Sequence[Fault], seed: int) -> None:
+        self._faults = [fault for fault in faults if fault.kind in ("garbage", "exaggerate") and node in fault.nodes]
+        self._draw = np.random.default_rng(derive(seed, "harm", node))
+
+    def now(self, seconds: float) -> list[Fault]:
+        """What is wrong at a time."""
+        return [fault for fault in self._faults if fault.at <= seconds < fault.until]
+
+    def __call__(self, faults: list[Fault], before: Vector, after: Vector) -> Vector:
+        """What comes of a step."""
+        for fault in faults:
+            if fault.kind == "garbage":
+                after = self._draw.normal(size=len(after)).astype(np.float32)
+            else:
+                after = before + np.float32(fault.factor) * (after - before)
+        return after

@@ -1,0 +1,134 @@
+"""What every node's own model has in common, whoever trains it: a task, or a user's script."""
+
+import abc
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from atoll.errors import CheckpointError
+from atoll.membership import Group
+from atoll.state import Saved, note, part, read_note, under
+from atoll.strategies import Quantity, Work
+from atoll.training.optimizer_state import as_array, remember, what_is_remembered
+from atoll.training.parameters import Parameters, local
+from atoll.vectors import Vector
+from atoll.world.base import World
+
+__all__ = ["OwnReplica"]
+
+
+class OwnReplica(abc.ABC):
+    """One node's model and optimiser, as strategies see them.
+
+    Args:
+        world: where the node lives.
+        members: all nodes of the run.
+        model: what is trained.
+        optimizers: what trains it.
+    """
+
+    def __init__(
+        self, world: World, members: tuple[str, ...], model: nn.Module, optimizers: Sequence[Optimizer]
+    ) -> None:
+        self.world = world
+        self.members = members
+        self.group = Group(world, members)
+        self.rank = members.index(world.name)
+        self.steps = 0
+        self.work: Work = np.zeros(len(members), dtype=np.int64)
+        self.batch_factor = 1.0
+        self.model = model
+        self.optimizers = tuple(optimizers)
+        self._steps_before = 0
+        """How many steps the model had behind it when it was handed to this node, beyond the node's own."""
+
+    @property
+    @abc.abstractmethod
+    def _parameters(self) -> Parameters:
+        """The index of the model's tensors."""
+
+    @property
+    def size(self) -> int:
+        return self._parameters.size
+
+    @property
+    def global_step(self) -> int:
+        """How many steps the model has behind it: the node's own, and those of whoever handed it over."""
+        return self._steps_before + self.steps
+
+    # What strategies do ---
+
+    def read(self, quantity: Quantity) -> Vector:
+        index = self._parameters
+        if quantity is Quantity.BUFFERS:
+            return index.read_buffers()
+        return index.read_gradient() if quantity is Quantity.GRADIENT else index.read()
+
+    def write(self, quantity: Quantity, values: Vector) -> None:
+        index = self._parameters
+        if quantity is Quantity.BUFFERS:
+            index.write_buffers(values)
+        else:
+            (index.write_gradient if quantity is Quantity.GRADIENT else index.write)(values)
+
+    def add(self, quantity: Quantity, change: Vector) -> None:
+        (self._parameters.add_gradient if quantity is Quantity.GRADIENT else self._parameters.add)(change)
+
+    def scale_batch(self, factor: float) -> None:
+        self.batch_factor = factor
+
+    def include(self, work: Work) -> None:
+        np.maximum(self.work, work, out=self.work)
+
+    def memory(self) -> Saved:
+        return what_is_remembered(*self.optimizers)
+
+    def take_over(self, work: Work, memory: Saved, steps: int) -> None:
+        self.work[:] = work
+        self._steps_before = max(self._steps_before, steps - self.steps)
+        if memory:
+            remember(self.optimizers, memory)
+
+    # What checkpoints hold ---
+
+    def save(self) -> Saved:
+        return {
+            **under("model", {name: as_array(value) for name, value in self.model.state_dict().items()}),
+            **under("optimizer", self.memory()),
+            "work": self.work.copy(),
+            "steps": note(self.steps),
+            "steps before": note(self._steps_before),
+            "world": np.frombuffer(self.world.save(), dtype=np.uint8),
+        }
+
+    def load(self, saved: Saved) -> None:
+        values = part("model", saved)
+        self._refuse_another_model(values)
+        with torch.no_grad():
+            for name, tensor in self.model.state_dict().items():
+                here = local(tensor)
+                here.copy_(torch.from_numpy(values[name]).view(here.shape))
+        remember(self.optimizers, part("optimizer", saved))
+        self._include_all(saved["work"])
+        self.steps = int(read_note(saved["steps"]))
+        self._steps_before = int(read_note(saved["steps before"])) if "steps before" in saved else 0
+        self.world.load(saved["world"].tobytes())
+
+    def _refuse_another_model(self, values: Saved) -> None:
+        here = {name: tuple(local(tensor).shape) or (1,) for name, tensor in self.model.state_dict().items()}
+        there = {name: value.shape or (1,) for name, value in values.items()}
+        for name in [*here, *there]:
+            if here.get(name) != there.get(name):
+                shapes = [str(shape) if shape is not None else "missing" for shape in (there.get(name), here.get(name))]
+                raise CheckpointError(f"is of another model: {name!r} is {shapes[0]} there, and {shapes[1]} here")
+
+    def _include_all(self, work: Work) -> None:
+        """Work is counted by seat; what another run with other seats has done is counted as this node's."""
+        self.work[:] = 0
+        if len(work) == len(self.work):
+            self.work[:] = work
+        else:
+            self.work[self.rank] = work.sum()

@@ -1,0 +1,132 @@
+"""A model's parameters as ranges of one vector.
+
+An index maps the tensors of a model onto ranges of one logical vector and copies them to and from it.  Parameters stay
+where they are: nothing is re-allocated, so tied weights, `.to()` and checkpoints need no special case.  Tied tensors
+are one range; frozen parameters are left out.  Of a tensor that is spread over several processes (FSDP2) the vector has
+the part that is here.
+
+Floating-point buffers (batch-norm statistics) are a vector of their own: they are averaged, and no optimiser, codec or
+correction may touch them.
+"""
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from atoll.vectors import Vector
+
+__all__ = ["Parameters", "Range", "local"]
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Where a tensor lies in the vector."""
+
+    name: str
+    start: int
+    stop: int
+
+
+class Parameters:
+    """The index of one model."""
+
+    def __init__(self, model: nn.Module) -> None:
+        trained = {name: value for name, value in model.named_parameters() if value.requires_grad}
+        buffers = {name: value for name, value in model.named_buffers() if value.is_floating_point()}
+        self._trained = list(trained.values())
+        self._tensors = [local(tensor.detach()) for tensor in self._trained]
+        self._buffers = [local(tensor.detach()) for tensor in buffers.values()]
+        self._variances = [tensor for name, tensor in buffers.items() if name.endswith("running_var")]
+        ends = np.cumsum([0, *(tensor.numel() for tensor in self._tensors)]).tolist()
+        self.ranges = tuple(Range(name, *span) for name, span in zip(trained, itertools.pairwise(ends), strict=True))
+        self.size: int = ends[-1]
+        self.buffer_size = sum(tensor.numel() for tensor in self._buffers)
+        self._device = self._tensors[0].device
+
+    def _views(self, values: Tensor) -> list[Tensor]:
+        return _views(values, self._tensors)
+
+    def read(self) -> Vector:
+        """A copy of all values."""
+        return _read(self._tensors, self.size, self._device)
+
+    def write(self, values: Vector) -> None:
+        _write(self._tensors, values)
+
+    def add(self, change: Vector) -> None:
+        given = _tensor(change).to(self._device)
+        with torch.no_grad():
+            torch._foreach_add_(self._tensors, self._views(given))
+
+    def read_buffers(self) -> Vector:
+        """A copy of all buffers."""
+        return _read(self._buffers, self.buffer_size, self._device)
+
+    def write_buffers(self, values: Vector) -> None:
+        _write(self._buffers, values)
+        for variance in self._variances:  # whatever others sent
+            variance.clamp_(min=0)
+
+    def read_gradient(self) -> Vector:
+        """A copy of all gradients; 0 where there is none."""
+        values = torch.zeros(self.size, device=self._device)
+        for view, tensor in zip(self._views(values), self._trained, strict=False):
+            if tensor.grad is not None:
+                view.copy_(local(tensor.grad))
+        return _on_host(values)
+
+    def write_gradient(self, values: Vector) -> None:
+        given = _tensor(values).to(self._device)
+        for view, tensor in zip(self._views(given), self._trained, strict=False):
+            if tensor.grad is not None and hasattr(tensor.grad, "to_local"):
+                local(tensor.grad).copy_(view)
+            else:
+                tensor.grad = _like(view, tensor)
+
+    def add_gradient(self, change: Vector) -> None:
+        self.write_gradient(self.read_gradient() + change)
+
+
+def _views(values: Tensor, tensors: list[Tensor]) -> list[Tensor]:
+    """A vector as the tensors that it is made of."""
+    parts = torch.split(values, [tensor.numel() for tensor in tensors])
+    return [part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
+
+
+def _read(tensors: list[Tensor], size: int, device: torch.device) -> Vector:
+    values = torch.empty(size, device=device)
+    if tensors:
+        with torch.no_grad():
+            torch._foreach_copy_(_views(values, tensors), tensors)
+    return _on_host(values)
+
+
+def _write(tensors: list[Tensor], values: Vector) -> None:
+    if tensors:
+        with torch.no_grad():
+            torch._foreach_copy_(tensors, _views(_tensor(values).to(tensors[0].device), tensors))
+
+
+def local(tensor: Tensor) -> Tensor:
+    """The part of a tensor that this process has: all of it, but for one that is spread over several."""
+    part: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return part
+
+
+def _on_host(values: Tensor) -> Vector:
+    """A GPU copies into pinned memory several times as fast; torch keeps such memory for the next time."""
+    if values.is_cuda:
+        values = torch.empty(values.shape, dtype=values.dtype, pin_memory=True).copy_(values)
+    found: Vector = values.cpu().numpy()
+    return found
+
+
+def _tensor(values: Vector) -> Tensor:
+    return torch.from_numpy(values if values.flags.writeable else values.copy())  # torch cannot see read-only ones
+
+
+def _like(view: Tensor, tensor: Tensor) -> Tensor:
+    return view.detach().clone().to(dtype=tensor.dtype, device=tensor.device)

@@ -1,0 +1,130 @@
+"""Parts: what each node of a run gets, the same in every world: its examples, its model, its optimiser."""
+
+import hashlib
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from atoll.errors import TaskError
+from atoll.trace import DataUsed, TrainingStarted
+from atoll.training.batches import Batches
+from atoll.training.damage import Harm
+from atoll.training.replica import TrainedReplica
+from atoll.training.shards import parse_shards
+from atoll.training.task import Task
+from atoll.vectors import Vector
+from atoll.world.base import World
+from atoll.world.faults import Fault
+
+__all__ = ["Parts", "Tester", "data_used"]
+
+
+class Parts:
+    """What the nodes of a run get.
+
+    Args:
+        task: what is learned.
+        members: all nodes.
+        shards: how the examples are dealt.
+        seed: of the run.
+        role: `ideal` runs use the task's optimiser for that.
+        faults: machines may compute wrongly.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        members: tuple[str, ...],
+        *,
+        shards: str,
+        seed: int,
+        role: str = "strategy",
+        faults: tuple[Fault, ...] = (),
+    ) -> None:
+        self._task = task
+        self._members = members
+        self._shards_name = shards
+        self._seed = seed
+        self._role = role
+        self._faults = faults
+        labels = task.labels
+        assert labels is not None
+        if labels.ndim != 1:
+            raise TaskError(f"task {task.name!r}: expected a label for each example to deal them by")
+        dealer = parse_shards(shards)
+        self._shards = dealer.deal(labels.numpy(), len(members), seed)
+        self._pieces = dealer.pieces(len(members))
+        self._optimizer = task.ideal_optimizer if role == "ideal" and task.ideal_optimizer else task.optimizer
+        self._tester = Tester(task)
+        self.used = np.zeros(len(labels), dtype=np.int64)
+        """How often each example was."""
+
+    def replica(self, world: World) -> TrainedReplica:
+        """A node's model, with its data."""
+        return TrainedReplica(
+            world,
+            self._members,
+            self._task,
+            self._shards[self._members.index(world.name)],
+            seed=self._seed,
+            optimizer=self._optimizer,
+            tester=self._tester,
+            pieces=self._pieces,
+            harm=Harm(world.name, self._faults, self._seed),
+            used=self.used,
+        )
+
+    def batches(self, place: int, seed: int) -> Batches:
+        """The batches of one member, or of an island."""
+        return Batches(self._shards[place], self._task.batch, seed, pieces=self._pieces)
+
+    @property
+    def count(self) -> int:
+        """In how many parts the examples are."""
+        return len(self._shards)
+
+    @property
+    def tester(self) -> "Tester":
+        return self._tester
+
+    def started(self, strategy: str, parameters: int, at: float = 0.0) -> TrainingStarted:
+        """What the trace says first."""
+        return TrainingStarted(
+            at=at,
+            task=self._task.name,
+            strategy=strategy,
+            role=self._role,
+            shards=self._shards_name,
+            target=self._task.target,
+            rising=self._task.rising,
+            parameters=parameters,
+        )
+
+
+class Tester:
+    """Tests models, and remembers: after an exchange many nodes hold the same bytes."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._known: dict[bytes, float] = {}
+
+    def __call__(self, model: nn.Module, values: Vector) -> float:
+        digest = hashlib.blake2b(values.tobytes(), digest_size=16).digest()
+        if digest not in self._known:
+            if len(self._known) >= 64:
+                self._known.pop(next(iter(self._known)))
+            self._known[digest] = self._task.test_model(model)
+        return self._known[digest]
+
+
+def data_used(used: NDArray[np.int64], at: float) -> DataUsed:
+    """What a run has made of the examples, from how often each was used."""
+    return DataUsed(
+        at=at,
+        examples=len(used),
+        used=int(np.count_nonzero(used)),
+        least=int(used.min()),
+        mean=float(used.mean()),
+        most=int(used.max()),
+    )

@@ -1,0 +1,105 @@
+"""A connection: what one node sends another on one lane, message after message, like a TCP connection.
+
+It is a record of where things stand; `atoll.world.sim.links` says what happens to it.
+"""
+
+import math
+from asyncio import Future
+from collections.abc import Callable
+
+from atoll.world.sim.fair import Flow
+from atoll.world.sim.loop import Timer
+from atoll.world.sim.wires import Path
+
+__all__ = ["Connection", "Transfer"]
+
+
+class Transfer:
+    """One message on its way."""
+
+    __slots__ = ("arrival", "began_s", "bytes", "deliver", "left", "offered_s", "path", "sent", "wire_bytes")
+
+    def __init__(
+        self, size: int, wire_bytes: float, sent: "Future[None]", deliver: Callable[["Transfer"], None], now: float
+    ) -> None:
+        self.bytes = size
+        self.wire_bytes = wire_bytes
+        self.left = wire_bytes
+        self.sent = sent
+        self.deliver = deliver
+        self.offered_s = now
+        self.began_s = math.nan
+        self.arrival: Timer | None = None
+        self.path: Path | None = None  # the one it is in the air on
+
+
+class Connection(Flow):
+    """What one node sends another on one lane."""
+
+    __slots__ = (
+        "broken_s",
+        "finish_s",
+        "flying",
+        "idle_since_s",
+        "last_arrival_s",
+        "marks",
+        "path",
+        "queue",
+        "quota",
+        "receiver",
+        "round_s",
+        "round_trip_s",
+        "segment",
+        "sender",
+        "sent_bytes",
+        "since_s",
+        "state",
+        "timer",
+        "wake_s",
+        "window",
+    )
+
+    def __init__(self, sender: str, receiver: str) -> None:
+        super().__init__()
+        self.sender = sender
+        self.receiver = receiver
+        self.state = "idle"
+        # Lists, not deques: they are short, there are many connections, and an empty deque takes ten times the memory.
+        self.queue: list[Transfer] = []  # not all of it has left; the first one is being sent
+        self.flying: list[Transfer] = []  # all of it has left, and has not arrived
+        self.path: Path | None = None
+        self.timer: Timer | None = None
+        self.last_arrival_s = 0.0
+        self.broken_s = -math.inf  # when its path last failed under it
+        # The piece being sent: as much of the first message as the window allows.
+        self.segment = 0.0
+        self.since_s = 0.0  # when the present rate began
+        self.finish_s = math.inf
+        self.wake_s = math.inf  # the time of the entry in the heap of finishes that counts
+        # The window: bytes it allows a round trip, what is left of it, and when it was opened.
+        self.window = 0.0  # the initial one, which is the least
+        self.quota = math.inf
+        self.round_s = -math.inf
+        self.round_trip_s = 0.0
+        self.idle_since_s = 0.0
+        # How much was sent in all, and what that was at times within the last latency.
+        self.sent_bytes = 0.0
+        self.marks: list[tuple[float, float]] = []
+
+    def mark(self, now: float) -> None:
+        self.marks.append((now, self.sent_bytes))
+        if len(self.marks) > 8 and self.path:
+            horizon = now - self.path.latency_s(now)
+            while len(self.marks) > 2 and self.marks[1][0] < horizon:
+                del self.marks[0]
+
+    def sent_by(self, time: float) -> float:
+        """How much had been sent by a time not longer ago than one latency."""
+        last_time, last_sent = -math.inf, self.sent_bytes if not self.marks else self.marks[0][1]
+        for mark_time, sent in self.marks:
+            if mark_time > time:
+                if last_time == -math.inf:
+                    return last_sent
+                return last_sent + (sent - last_sent) * (time - last_time) / (mark_time - last_time)
+            last_time, last_sent = mark_time, sent
+        return last_sent

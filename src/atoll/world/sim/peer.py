@@ -1,0 +1,265 @@
+"""A peer in the simulated world: what one node sends another, over their link or through a third node.
+
+While two nodes' own link is noticed to be away, what they have to tell each other goes through a third one that reaches
+both.  A node knows whom its peers reach, as they would tell with their heartbeats.  A relay takes a message in whole
+and sends it on: both legs cost what they cost, and the relay's bytes are its own.  What has begun on the own link is
+kept there: if that comes back first, it goes on where it stopped.  Where the network has other paths between two nodes
+it uses them itself, and nobody relays.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from atoll.trace import MessageRefused, Transferred
+from atoll.world.base import Buffer, Lane, Message, Peer, frame_bytes
+from atoll.world.sim.connection import Connection, Transfer
+from atoll.world.sim.links import Links
+
+if TYPE_CHECKING:
+    from atoll.world.sim.simulation import Simulation
+    from atoll.world.sim.world import SimWorld
+
+__all__ = ["Flight", "Order", "SimPeer"]
+
+
+class Order:
+    """Messages from one node to another on one lane, each once and in the order in which they were sent: one that took
+    the longer way may be overtaken, and is waited for.
+    """
+
+    __slots__ = ("_came", "_next", "_numbers")
+
+    def __init__(self) -> None:
+        self._numbers = 0
+        self._next = 0
+        self._came: dict[int, Message | None] = {}
+
+    def number(self) -> int:
+        """A number for the next message."""
+        self._numbers += 1
+        return self._numbers - 1
+
+    def arrived(self, number: int, message: Message | None) -> list[Message]:
+        """What can be delivered now that this message has come, or will not come (`None`)."""
+        if number < self._next or number in self._came:
+            return []
+        self._came[number] = message
+        ready = []
+        while self._next in self._came:
+            found = self._came.pop(self._next)
+            self._next += 1
+            if found is not None:
+                ready.append(found)
+        return ready
+
+
+class SimPeer(Peer):
+    """A peer in the simulated world."""
+
+    __slots__ = ("_bulk", "_control", "_name", "_world")
+
+    def __init__(self, world: "SimWorld", name: str) -> None:
+        self._world = world
+        self._name = name
+        self._bulk: Connection | None = None
+        self._control: Connection | None = None
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def reachable(self) -> bool:
+        simulation, node = self._world.simulation, self._world.name
+        if simulation.reach(node, self._name).reachable:
+            return True
+        return simulation.relays(node, self._name) and simulation.way(node, self._name, node) is not None
+
+    @property
+    def round_trip_s(self) -> float:
+        return self._world.simulation.length_s(self._world.name, self._name)
+
+    async def wait_until(self, *, reachable: bool) -> None:
+        simulation, node = self._world.simulation, self._world.name
+        if not simulation.relays(node, self._name):
+            await simulation.reach(node, self._name).wait_until(reachable=reachable)
+            return
+        with simulation.waiting_for_reach():
+            while self.reachable != reachable:
+                await asyncio.wait([simulation.reach_changed()])  # it is everybody's: not to be cancelled with this
+
+    async def receive(self, channel: str) -> Message:
+        return await self._world.receive_from(self._name, channel)
+
+    async def send(self, channel: str, head: bytes = b"", body: Buffer = b"", *, lane: Lane = Lane.BULK) -> None:
+        world, simulation = self._world, self._world.simulation
+        receiver = simulation.worlds[self._name]
+        # The sender may use its buffer again as soon as this returns, so what travels is a copy; `bytes` cannot change.
+        content = body if isinstance(body, bytes) else bytes(body)
+        message = Message(world.name, channel, head, content)
+        if simulation.relays(world.name, self._name) or simulation.is_unruly:
+            await self._carry(Flight(message, lane, receiver.order(world.name, lane).number()))
+            return
+        connection, transfer = self.offer(message, lane, lambda: receiver.deliver(message))
+        try:
+            await transfer.sent
+        except asyncio.CancelledError:
+            simulation.links.take_back(connection, transfer)
+            raise
+
+    def offer(self, message: Message, lane: Lane, arrived: Callable[[], None]) -> tuple[Connection, Transfer]:
+        """Begins to send a message from this node to the peer, and no further."""
+        world, simulation, name = self._world, self._world.simulation, self._name
+        size = frame_bytes(message.channel, message.head, message.body)
+
+        def deliver(transfer: Transfer) -> None:
+            simulation.record(
+                Transferred(
+                    at=simulation.now,
+                    sender=world.name,
+                    receiver=name,
+                    channel=message.channel,
+                    bytes=transfer.bytes,
+                    since=transfer.offered_s,
+                    began=transfer.began_s,
+                )
+            )
+            self._land(message, lane, arrived)
+
+        sent = simulation.loop.create_future()
+        transfer = Transfer(size, simulation.physics.wire_bytes(size), sent, deliver, simulation.now)
+        world.hand_over(size)
+        connection = self._connection(lane)
+        simulation.links.offer(connection, transfer)
+        return connection, transfer
+
+    def _land(self, message: Message, lane: Lane, arrived: Callable[[], None]) -> None:
+        """A message is at the peer, with what went wrong on its way."""
+        simulation = self._world.simulation
+        for kind, seconds in simulation.fates(self._world.name, self._name):
+            if kind == "corrupt":  # its checksum is wrong: nothing of it is used, and it is sent again
+                refused = MessageRefused(
+                    at=simulation.now, node=self._name, sender=self._world.name, channel=message.channel, why="checksum"
+                )
+                simulation.record(refused)
+                self.offer(message, lane, arrived)
+                return
+            simulation.loop.at(simulation.now + seconds, arrived)
+            if kind == "delay":
+                return
+        arrived()
+
+    def _connection(self, lane: Lane) -> Connection:
+        if lane is Lane.BULK:
+            if self._bulk is None:
+                self._bulk = Connection(self._world.name, self._name)
+            return self._bulk
+        if self._control is None:
+            self._control = Connection(self._world.name, self._name)
+        return self._control
+
+    # With relays ---
+
+    async def _carry(self, flight: "Flight") -> None:
+        """Sends a message over the own link, and through a third node while that link is noticed to be away; returns
+        when it has left by one of them.
+        """
+        simulation = self._world.simulation
+        relayed = simulation.relays(self._world.name, self._name)
+        direct = self._leg(self._name, flight)
+        around: tuple[str, Transfer] | None = None
+        try:
+            while not (flight.arrived or direct.sent.done() or (around and around[1].sent.done())):
+                way = simulation.way(self._world.name, self._name, flight.message.sender) if relayed else None
+                if way not in (None, self._name) and (around is None or not self._reaches(around[0])):
+                    assert way is not None
+                    if around:
+                        flight.take_back(around[1], simulation.links)
+                    around = way, self._leg(way, flight)
+                sending = [direct.sent, *([around[1].sent] if around else [])]
+                await asyncio.wait([*sending, simulation.reach_changed()], return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            if not flight.left:
+                self._deliver(flight, void=True)
+            raise
+        flight.left = True
+        if direct.sent.done() and not flight.arrived:
+            simulation.aloft[self, flight] = None
+            flight.left_by.append(self)
+            if around:
+                flight.take_back(around[1], simulation.links)
+
+    def _reaches(self, name: str) -> bool:
+        return self._world.simulation.reach(self._world.name, name).reachable
+
+    def _leg(self, to: str, flight: "Flight") -> Transfer:
+        """Sends a message to the peer, or to a third node that sends it on."""
+        if to == self._name:
+            connection, transfer = self.offer(flight.message, flight.lane, lambda: self._deliver(flight))
+        else:
+            third = self._world.simulation.worlds[to].peer(self._name)
+            connection, transfer = self._world.peer(to).offer(
+                flight.message, flight.lane, lambda: third.hand_on(flight)
+            )
+        flight.legs[transfer] = connection
+        return transfer
+
+    def _deliver(self, flight: "Flight", *, void: bool = False) -> None:
+        """A message has come, or never will; what is left of it on other ways is taken back."""
+        simulation = self._world.simulation
+        receiver = simulation.worlds[self._name]
+        flight.land(simulation)
+        order = receiver.order(flight.message.sender, flight.lane)
+        for ready in order.arrived(flight.number, None if void else flight.message):
+            receiver.deliver(ready)
+
+    def hand_on(self, flight: "Flight") -> None:
+        """Sends on what another node has for the peer."""
+        if not flight.arrived:
+            self._world.simulation.relay(self._carry(flight), f"{self._world.name} relaying")
+
+    def look_after(self, flight: "Flight", around: tuple[str, Transfer] | None) -> tuple[str, Transfer] | None:
+        """Reach has changed while a message is in the air: where its own link is noticed to be away it is sent again,
+        another way, as soon as there is one.
+
+        Args:
+            flight: what has left over the own link.
+            around: whom it was sent to instead, if it was.
+
+        Returns:
+            whom it is sent to instead now.
+        """
+        simulation = self._world.simulation
+        if around and self._reaches(around[0]):
+            return around
+        way = simulation.way(self._world.name, self._name, flight.message.sender)
+        return around if way in (None, self._name) else (way, self._leg(way, flight))
+
+
+class Flight:
+    """A message on its way, on all the ways that it takes."""
+
+    __slots__ = ("arrived", "lane", "left", "left_by", "legs", "message", "number")
+
+    def __init__(self, message: Message, lane: Lane, number: int) -> None:
+        self.message = message
+        self.lane = lane
+        self.number = number
+        """Its place in the order from its sender to its receiver."""
+        self.left = False
+        """All of it has left its sender."""
+        self.arrived = False
+        self.legs: dict[Transfer, Connection] = {}
+        self.left_by: list[SimPeer] = []
+        """Which peers' own links it has left over."""
+
+    def land(self, simulation: "Simulation") -> None:
+        self.arrived = True
+        for peer in self.left_by:
+            simulation.aloft.pop((peer, self), None)
+        for transfer in list(self.legs):
+            self.take_back(transfer, simulation.links)
+
+    def take_back(self, transfer: Transfer, links: Links) -> None:
+        links.take_back(self.legs.pop(transfer), transfer)

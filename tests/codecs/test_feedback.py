@@ -1,0 +1,41 @@
+"""Nothing that was given is lost."""
+
+import numpy as np
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from atoll.codecs import Feedback, parse_codec
+from atoll.vectors import Vector
+from tests.codecs.vectors import ALL, roundtrip, vector
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    name=st.sampled_from(ALL),
+    count=st.integers(1, 5000),
+    seed=st.integers(0, 2**31),
+    size=st.sampled_from([1e-6, 1.0, 1e4]),
+    messages=st.integers(1, 4),
+)
+def test_sent_plus_kept_is_given(name: str, count: int, seed: int, size: float, messages: int) -> None:
+    codec, feedback = parse_codec(name), Feedback()
+    total, sent = np.zeros(count), np.zeros(count)
+    for message in range(messages):
+        values: Vector = (vector(count, seed + message) * size).numpy()
+        total += values
+        now = feedback.given(values)
+        arrived: Vector = roundtrip(codec, torch.from_numpy(now), message).numpy()
+        sent += arrived
+        feedback.keep(now - arrived)
+    kept = feedback.flush()
+    assert kept is not None
+    np.testing.assert_allclose(sent + kept, total, rtol=1e-4, atol=1e-4 * size)
+    assert feedback.flush() is None, "once"
+
+
+def test_what_is_kept_decays() -> None:
+    feedback = Feedback(decay=0.5)
+    feedback.keep(np.array([4.0, 1.0], dtype=np.float32))
+    assert feedback.given(np.zeros(2, dtype=np.float32)).tolist() == [2, 0.5]
+    assert feedback.given(np.zeros(2, dtype=np.float32)).tolist() == [0, 0], "what was given is no longer kept"

@@ -1,0 +1,48 @@
+"""One member of four lies in every round; the others learn."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from atoll.network import load_network
+from atoll.runs.simulated import RunSpec, simulate
+from atoll.strategies.fragment import Fragment
+from atoll.strategies.rounds import Rounds
+from atoll.trace import ContributionRefused, Tested, read_trace
+from atoll.vectors import Vector
+
+
+@pytest.mark.parametrize("strategy", ["vrl:codec=int8", "allreduce:every=4", "diloco:every=4"])
+@pytest.mark.parametrize("lie", ["the sign turned, times ten", "a million"])
+def test_one_member_that_lies(strategy: str, lie: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It also adds up a share of the values, and its own judge believes it: who is refused again and again is not
+    trusted with that either.
+    """
+    honest, begin = Fragment.payload, Rounds.__init__
+    lying: set[int] = set()
+
+    def watch(rounds: Rounds, replica: object, **more: object) -> None:
+        begin(rounds, replica, **more)  # type: ignore[arg-type]
+        if rounds._replica.world.name == "3":
+            lying.update(id(fragment) for fragment in rounds._fragments)
+
+    def payload(fragment: Fragment, snapshot: Vector | None, weight: float) -> Vector | None:
+        given = honest(fragment, snapshot, weight)
+        if id(fragment) not in lying or given is None:
+            return given
+        agreed = fragment.origin if fragment.origin is not None else np.zeros_like(given)
+        lied: Vector = agreed - np.float32(10) * (given - agreed) if "sign" in lie else np.full_like(given, 1e6)
+        return lied
+
+    monkeypatch.setattr(Rounds, "__init__", watch)
+    monkeypatch.setattr(Fragment, "payload", payload)
+    spec = RunSpec(
+        network=load_network("perfect:4"), task="digits", strategy=strategy, shards="iid", limit_s=60, stops=False
+    )
+    simulate(spec, tmp_path / "trace")
+    events = list(read_trace(tmp_path / "trace"))
+    ends = {event.node: event.measure for event in events if isinstance(event, Tested) and event.node != "3"}
+    assert min(ends.values()) > 0.85, ends
+    named = {event.why.split(":")[0] for event in events if isinstance(event, ContributionRefused)}
+    assert "3" in named

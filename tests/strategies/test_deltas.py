@@ -1,0 +1,74 @@
+import numpy as np
+import pytest
+
+from atoll.strategies import parse_strategy
+from atoll.world.base import World
+from tests.strategies.nodes import Numbers, VectorReplica, run_strategy
+from tests.world.networks import network
+
+THREE = network(
+    '[[node]]\nnames = ["0", "1"]\nstep_s = 0.5\n[[node]]\nnames = ["2"]\nstep_s = 1.0\n'
+    '[[link]]\namong = "*"\nlatency_ms = 20\nrate_mbps = 10\nup_s = 20\ndown_s = 5'
+)
+
+
+def moving(world: World) -> tuple[Numbers, Numbers]:
+    return np.zeros(3), np.full(3, 1.0 + float(world.name))
+
+
+def test_every_change_arrives_once() -> None:
+    """After all is said, every model is x₀ and everybody's changes over N."""
+    replicas = run_strategy(THREE, parse_strategy("ssp:bound=5"), moving, steps=40, linger_s=60)
+    # A node takes arrivals in at its step boundaries, so the quick ones miss the end.  The slowest has heard most.
+    slowest = replicas["2"].values[0]
+    assert slowest == pytest.approx(40 * (1 + 2 + 3) / 3, rel=0.1)
+
+
+@pytest.mark.parametrize("codec", ["int8", "chunk/1", "topk/0.4", "randk/0.5"])
+def test_what_a_codec_leaves_out_arrives_later(codec: str) -> None:
+    calm = network('[[node]]\ncount = 3\n[[link]]\namong = "*"\nlatency_ms = 20')
+    replicas = run_strategy(calm, parse_strategy(f"ssp:bound=0,rate=2,codec={codec}"), moving, steps=200)
+    expected = 2 * 200 * (1 + 2 + 3) / 3
+    for replica in replicas.values():
+        assert replica.values == pytest.approx(np.full(3, expected), rel=0.1)
+
+
+@pytest.mark.parametrize("bound", [2, 8])
+def test_nobody_runs_far_ahead(bound: int) -> None:
+    steps: dict[str, int] = {}
+    ahead = [0]
+
+    def look(replica: VectorReplica) -> None:
+        steps[replica.world.name] = replica.steps
+        if len(steps) == 3:
+            ahead[0] = max(ahead[0], max(steps.values()) - min(steps.values()))
+
+    calm = network(
+        '[[node]]\nnames = ["0", "1"]\n[[node]]\nnames = ["2"]\nstep_s = 1.0\n[[link]]\namong = "*"\nlatency_ms = 20'
+    )
+    run_strategy(calm, parse_strategy(f"ssp:bound={bound}"), moving, steps=40, look=look)
+    assert ahead[0] <= bound + 1
+
+
+def test_who_is_cut_off_slows_the_others_by_two_seconds_a_step_at_most() -> None:
+    cut = network('[[node]]\ncount = 2\n[[link]]\namong = "*"\nlatency_ms = 20\noutages = [[2, 60]]')
+    longest = [0.0]
+    last: dict[str, float] = {}
+
+    def look(replica: VectorReplica) -> None:
+        longest[0] = max(longest[0], replica.world.now - last.get(replica.world.name, 0.0))
+        last[replica.world.name] = replica.world.now
+
+    run_strategy(cut, parse_strategy("ssp:bound=3"), moving, steps=40, look=look)
+    assert longest[0] <= 2.5 + 1e-9
+
+
+def test_who_begins_anew_is_told_everything() -> None:
+    """It has all that the others ever changed, and slows nobody down."""
+    calm = network('[[node]]\ncount = 3\nstep_s = 0.5\n[[link]]\namong = "*"\nlatency_ms = 20')
+    crash = '[[fault]]\nkind = "crash"\nnodes = "2"\nat = 20\nuntil = 25\n'
+    replicas = run_strategy(calm, parse_strategy("ssp:bound=5"), moving, steps=100, script=crash)
+    others = 100 * (1 + 2) / 3
+    own = (replicas["2"].steps * 3) / 3
+    assert replicas["2"].values[0] == pytest.approx(others + own, rel=0.1)
+    assert replicas["0"].steps == 100

@@ -1,0 +1,49 @@
+import numpy as np
+
+from atoll.strategies.fragment import Fragment
+from atoll.strategies.parts.ahead import OwnSteps, SharedSteps, Steps
+from atoll.strategies.parts.correction import Uncorrected
+from atoll.strategies.parts.outer import Nesterov, TakeMean
+
+
+def vector(*values: float) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+    return np.array(values, dtype=np.float32)
+
+
+def test_a_round_that_is_given_up_costs_nothing() -> None:
+    """What a codec had not sent, and what a node had kept of its own steps, goes with the next one."""
+    ahead = SharedSteps(reach=0.0)
+    fragment = Fragment(slice(0, 2), TakeMean(), ahead, Uncorrected(), 1.0, absolute=False)
+    fragment.start(vector(0, 0))
+    ahead(vector(0, 0), vector(1, 1), vector(1, 1), Steps(1, 1))
+    ahead(vector(0, 0), vector(1, 1), vector(1, 1), Steps(2, 1))  # keeps one step of 1
+    fragment.feedback.keep(vector(10, 20))
+    assert fragment.begin(vector(3, 3))
+    first = fragment.payload(vector(3, 3), 1.0)
+    fragment.abandon(vector(3, 3))
+    assert fragment.begin(vector(3, 3))
+    again = fragment.payload(vector(3, 3), 1.0)
+    assert first is not None
+    assert again is not None
+    assert first.tolist() == again.tolist() == [14, 24]
+
+
+def test_whatever_was_before_all_who_begin_from_the_same_go_on_alike() -> None:
+    def fragment() -> Fragment:
+        made = Fragment(slice(0, 2), Nesterov(rate=0.7, momentum=0.9), OwnSteps(), Uncorrected(), 1.0, absolute=True)
+        made.start(vector(0, 0))
+        return made
+
+    one, other = fragment(), fragment()
+    for value in (1.0, 2.0, 4.0):
+        one.agree(one.follows(vector(value, -value)))
+    for each in (one, other, other):  # one of them twice: nobody had met in between
+        each.begin_from(vector(3, 3))
+    for value in (5, 6):
+        for each in (one, other):
+            each.agree(each.follows(vector(value, value)))
+        assert one.agreed is not None
+        assert other.agreed is not None
+        assert one.agreed.tobytes() == other.agreed.tobytes()
+    assert one.agreed is not None
+    assert one.agreed.tolist() != [6, 6], "the second mean goes through the optimiser again"

@@ -1,0 +1,102 @@
+import numpy as np
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from atoll.training.parameters import Parameters
+
+
+def model() -> nn.Sequential:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 4), nn.Linear(4, 2))
+    net[2].requires_grad_(requires_grad=False)
+    return net
+
+
+def first_weight(net: nn.Sequential) -> torch.Tensor:
+    return next(net.parameters())
+
+
+def gradient_of(net: nn.Sequential) -> torch.Tensor:
+    gradient = first_weight(net).grad
+    assert gradient is not None
+    return gradient
+
+
+def test_ranges_are_named_and_gapless() -> None:
+    parameters = Parameters(model())
+    assert [each.name for each in parameters.ranges][:2] == ["0.weight", "0.bias"]
+    assert "2.weight" not in [each.name for each in parameters.ranges]  # frozen
+    assert "1.running_mean" not in [each.name for each in parameters.ranges]  # statistics are no weights
+    assert parameters.buffer_size == 8, "and whole numbers travel with neither"
+    ends = [0, *(each.stop for each in parameters.ranges)]
+    assert [each.start for each in parameters.ranges] == ends[:-1]
+    assert parameters.size == ends[-1]
+
+
+@given(st.integers(0, 100))
+def test_what_is_written_is_read(seed: int) -> None:
+    net = model()
+    parameters = Parameters(net)
+    values = np.random.default_rng(seed).normal(size=parameters.size).astype(np.float32)
+    parameters.write(values)
+    assert parameters.read().tobytes() == values.tobytes()
+    first = parameters.ranges[0]
+    np.testing.assert_array_equal(first_weight(net).detach().numpy().ravel(), values[first.start : first.stop])
+    parameters.add(np.ones_like(values))
+    np.testing.assert_allclose(parameters.read(), values + 1)
+
+
+def test_buffers_are_a_vector_of_their_own() -> None:
+    net = model()
+    parameters = Parameters(net)
+    before = parameters.read()
+    np.testing.assert_array_equal(parameters.read_buffers(), [0, 0, 0, 0, 1, 1, 1, 1])
+    parameters.write_buffers(np.array([-1, 2, 3, 4, 5, -6, 7, 8], dtype=np.float32))
+    np.testing.assert_array_equal(net[1].running_mean, [-1, 2, 3, 4])
+    np.testing.assert_array_equal(net[1].running_var, [5, 0, 7, 8], "a variance is not negative")
+    np.testing.assert_array_equal(parameters.read(), before)
+    assert Parameters(nn.Linear(2, 2)).read_buffers().size == 0
+
+
+def test_a_copy_stays_what_it_was() -> None:
+    parameters = Parameters(model())
+    before = parameters.read()
+    kept = before.copy()
+    parameters.write(np.zeros_like(before))
+    np.testing.assert_array_equal(before, kept)
+
+
+def test_tied_weights_are_one_range() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one = nn.Linear(3, 3, bias=False)
+            self.two = nn.Linear(3, 3, bias=False)
+            self.two.weight = self.one.weight
+
+    assert Parameters(Tied()).size == 9
+
+
+def test_gradients() -> None:
+    net = model()
+    parameters = Parameters(net)
+    assert not parameters.read_gradient().any()
+    net(torch.ones(5, 3)).sum().backward()
+    gradient = parameters.read_gradient()
+    first = parameters.ranges[0]
+    np.testing.assert_array_equal(gradient[first.start : first.stop], gradient_of(net).numpy().ravel())
+    parameters.write_gradient(gradient * 2)
+    np.testing.assert_allclose(parameters.read_gradient(), gradient * 2)
+
+
+def test_training_goes_on_with_written_values() -> None:
+    """Writing does not replace tensors, so the optimiser keeps its own."""
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    parameters = Parameters(net)
+    parameters.write(np.zeros(parameters.size, dtype=np.float32))
+    net(torch.ones(5, 3)).sum().backward()
+    optimizer.step()
+    assert parameters.read().any()
