@@ -2,9 +2,10 @@ import math
 from pathlib import Path
 
 import pytest
+from scipy import stats
 
 from atoll.errors import TraceError
-from atoll.report.results import Comparison, read_folder, read_result
+from atoll.report.results import Comparison, read_folder, read_result, t_quantile
 from atoll.trace import Event, MeanTested, RunEnded, RunStarted, Tested, Trace, TrainingStarted, Waited
 from tests.report.runs import small_comparison
 
@@ -107,3 +108,9 @@ def test_folders_without_results(tmp_path: Path) -> None:
     write(tmp_path / "t.jsonl", [])
     with pytest.raises(TraceError, match="none of its 1 traces is of a finished run"):
         read_folder(tmp_path)
+
+
+@pytest.mark.parametrize("freedom", [*range(1, 12), 30, 99, 1000])
+@pytest.mark.parametrize("share", [0.5, 0.9, 0.975, 0.995])
+def test_quantiles_of_t_are_those_of_scipy(share: float, freedom: int) -> None:
+    assert t_quantile(share, freedom) == pytest.approx(stats.t.ppf(share, freedom), rel=1e-9, abs=1e-9)

@@ -7,8 +7,6 @@ from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Any
 
-from scipy import stats
-
 from atoll.errors import TraceError
 from atoll.report.failures import RunFailure, read_failures
 from atoll.report.runs import group_traces, read_run
@@ -28,7 +26,7 @@ from atoll.trace import (
     Waited,
 )
 
-__all__ = ["Comparison", "Row", "RunResult", "read_folder", "read_result"]
+__all__ = ["Comparison", "Row", "RunResult", "read_folder", "read_result", "t_quantile"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,6 +172,30 @@ def _curve(events: list[Event]) -> Iterable[tuple[float, float]]:
             yield event.at, fmean(latest.values())
 
 
+def t_quantile(share: float, freedom: int) -> float:
+    """The value that Student's t with so many degrees of freedom stays below with probability `share` (0.5 or more).
+
+    >>> round(t_quantile(0.975, 4), 3)
+    2.776
+    """
+    low, high = 0.0, math.pi / 2
+    for _ in range(60):  # bisection, to the last bit
+        angle = (low + high) / 2
+        low, high = (angle, high) if _t_within(angle, freedom) < 2 * share - 1 else (low, angle)
+    return math.sqrt(freedom) * math.tan(low)
+
+
+def _t_within(angle: float, freedom: int) -> float:
+    """P(|t| < √freedom · tan(angle)): Abramowitz and Stegun, 26.7.3 (odd) and 26.7.4 (even)."""
+    odd = freedom % 2
+    total, term = 0.0, math.cos(angle) if odd else 1.0
+    for power in range(odd, freedom - 1, 2):
+        total += term
+        term *= (power + 1) / (power + 2) * math.cos(angle) ** 2
+    total *= math.sin(angle)
+    return 2 / math.pi * (angle + total) if odd else total
+
+
 @dataclass(frozen=True, kw_only=True)
 class Row:
     """A strategy over all seeds."""
@@ -202,7 +224,7 @@ class Row:
         times = [run.seconds_to_target for run in self.runs if run.seconds_to_target is not None]
         if len(times) < 2 or len(times) < len(self.runs):
             return None
-        return float(stats.t.ppf(0.975, len(times) - 1)) * stdev(times) / math.sqrt(len(times))
+        return t_quantile(0.975, len(times) - 1) * stdev(times) / math.sqrt(len(times))
 
     @property
     def ratio(self) -> float | None:
