@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from atoll.errors import CheckpointError, InvitationError, StrategyError, TaskError, UserError, nearest
+from atoll.errors import CheckpointError, InvitationError, StrategyError, TaskError, UserError, nearest, needs_extra
 from atoll.network import load_network, preset_names
 from atoll.report.networks import list_networks, show_network
 from atoll.version import VERSION
@@ -139,9 +139,10 @@ def _network_and_script(network: str, script: list[str] | None) -> tuple[str, li
 
 def _compare(plan: "Plan", out: Path, *, jobs: int, json_file: Path | None) -> None:
     from atoll.compare import compare as run_comparison
-    from atoll.report.page import write_page
     from atoll.report.tables import comparison_table
 
+    with needs_extra("report", "the report page"):  # before hours of training, not after them
+        from atoll.report.page import write_page
     console = Console()
     traces = out / "traces"
     try:
@@ -245,9 +246,10 @@ def plan(
     """Find out who should hold which layers of a model: islands, stages, memory, and how fast that will be."""
     from atoll.islands import Averaging, Costs
     from atoll.islands.layout import parse_islands, parse_size, survey_task
-    from atoll.report.islands import draw_plan, show_plan, size
     from atoll.training.tasks import load_task
 
+    with needs_extra("report", "the picture of a plan"):
+        from atoll.report.islands import draw_plan, show_plan, size
     console = Console()
     net = load_network(network)
     settings = parse_islands(islands)
@@ -372,10 +374,11 @@ def report(
     ] = None,
 ) -> None:
     """Make the table and the page again, from traces alone."""
-    from atoll.report.page import write_page
     from atoll.report.results import read_folder
     from atoll.report.tables import comparison_table
 
+    with needs_extra("report", "the report page"):
+        from atoll.report.page import write_page
     console = Console()
     traces = folder / "traces" if (folder / "traces").is_dir() else folder
     found = read_folder(traces)

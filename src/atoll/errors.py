@@ -11,6 +11,7 @@
     │   ├── CheckpointError  a checkpoint that cannot be used
     │   ├── EmulationError   what emulation needs is not here
     │   ├── InvitationError  an invitation that cannot be used
+    │   ├── MissingExtra     an optional package is not installed
     │   └── TraceError       a trace file that cannot be read
     ├── FrameError           a peer sent what may not be sent
     ├── ExamplesRefused      what a peer lent is of no use
@@ -20,8 +21,9 @@
 A message names what was wrong, where, and what to do about it.  A broken invariant inside Atoll is an `AssertionError`.
 """
 
+import contextlib
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 __all__ = [
     "AtollError",
@@ -31,6 +33,7 @@ __all__ = [
     "FaultError",
     "FrameError",
     "InvitationError",
+    "MissingExtra",
     "NetworkError",
     "Stalled",
     "StrategyError",
@@ -39,6 +42,7 @@ __all__ = [
     "UnknownPeer",
     "UserError",
     "nearest",
+    "needs_extra",
 ]
 
 
@@ -78,6 +82,10 @@ class InvitationError(UserError):
     """An invitation that cannot be used, and why."""
 
 
+class MissingExtra(UserError):
+    """An optional package is not installed; the message says how to install it."""
+
+
 class EmulationError(UserError):
     """What emulation needs is not here, or not allowed; the message says what to do."""
 
@@ -111,3 +119,21 @@ def nearest(wrong: str, valid: Iterable[str]) -> str:
     if close:
         return f"did you mean {close[0]!r}?"
     return "valid are: " + ", ".join(names)
+
+
+@contextlib.contextmanager
+def needs_extra(extra: str, what: str) -> Iterator[None]:
+    """Imports of optional packages stand inside this, so that a missing one names the command that installs it.
+
+    >>> with needs_extra("report", "the report page"):
+    ...     import no_such_package
+    Traceback (most recent call last):
+    ...
+    atoll.errors.MissingExtra: the report page needs: pip install 'atoll[report]' (No module named 'no_such_package')
+    """
+    try:
+        yield
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] == "atoll":
+            raise  # a mistake of ours
+        raise MissingExtra(f"{what} needs: pip install 'atoll[{extra}]' ({error})") from None

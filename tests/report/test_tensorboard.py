@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from atoll.errors import TraceError
+from atoll.errors import MissingExtra
 from atoll.report import tensorboard
 from atoll.trace import Computed, Exchanged, Tested, Trace, Waited
 
@@ -30,5 +30,5 @@ def test_scalars(tmp_path: Path) -> None:
 
 def test_without_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "torch.utils.tensorboard", None)
-    with pytest.raises(TraceError, match="pip install tensorboard"):
+    with pytest.raises(MissingExtra, match=r"pip install 'atoll\[tensorboard\]'"):
         tensorboard.write_scalars([], tmp_path)

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from atoll.errors import TraceError
+from atoll.errors import needs_extra
 from atoll.report.runs import group_traces, read_run
 from atoll.trace import Computed, Event, Exchanged, Tested, Waited
 
@@ -41,10 +41,8 @@ def write_scalars(traces: list[Path], folder: Path) -> int:
 
     Times are seconds of the run: choose "relative" in TensorBoard.
     """
-    try:
+    with needs_extra("tensorboard", "--tensorboard"):
         from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - few need it
-    except ImportError:
-        raise TraceError("--tensorboard needs the package tensorboard: pip install tensorboard") from None
     count = 0
     for paths in group_traces(traces):
         name = paths[0].stem if len(paths) == 1 else "live"

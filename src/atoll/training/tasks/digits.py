@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.optim import SGD
 
+from atoll.errors import needs_extra
 from atoll.training.task import Examples, Task
 
 __all__ = ["digits"]
@@ -27,7 +28,8 @@ def _sgd(parameters: Iterable[nn.Parameter], *, lr: float) -> SGD:
 
 def digits() -> Task:
     """The task."""
-    from sklearn.datasets import load_digits  # noqa: PLC0415 - a second to load, and scripts do not need it
+    with needs_extra("tasks", "the task 'digits'"):
+        from sklearn.datasets import load_digits  # noqa: PLC0415 - a second to load, and scripts do not need it
 
     data = load_digits()
     order = np.random.default_rng(0).permutation(len(data.target))
