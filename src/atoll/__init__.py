@@ -1,29 +1,54 @@
-"""Atoll trains PyTorch models across machines joined by networks that nobody can trust."""
+"""Atoll trains PyTorch models across machines joined by unreliable networks."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from atoll.errors import AtollError, NetworkError, Stalled, TraceError, UnknownPeer, UserError
+from atoll.errors import (
+    AtollError,
+    CheckpointError,
+    EmulationError,
+    FaultError,
+    InvitationError,
+    MissingExtra,
+    NetworkError,
+    Stalled,
+    StrategyError,
+    TaskError,
+    TraceError,
+    UnknownPeer,
+    UserError,
+)
 from atoll.network import Network, load_network
 from atoll.trace import Trace, read_trace
 from atoll.version import VERSION as __version__  # noqa: N811 - the name that everybody looks for
 from atoll.world import Lane, Message, Peer, Physics, Simulation, World
 
 if TYPE_CHECKING:
-    from atoll.compare import simulate
+    from atoll.compare import Simulated, simulate
     from atoll.script import Run, join
+    from atoll.training import Examples, Task
 
 __all__ = [
     "AtollError",
+    "CheckpointError",
+    "EmulationError",
+    "Examples",
+    "FaultError",
+    "InvitationError",
     "Lane",
     "Message",
+    "MissingExtra",
     "Network",
     "NetworkError",
     "Peer",
     "Physics",
     "Run",
+    "Simulated",
     "Simulation",
     "Stalled",
+    "StrategyError",
+    "Task",
+    "TaskError",
     "Trace",
     "TraceError",
     "UnknownPeer",
@@ -37,7 +62,14 @@ __all__ = [
 ]
 
 
-_NEEDS_TORCH = {"Run": "atoll.script", "join": "atoll.script", "simulate": "atoll.compare"}
+_NEEDS_TORCH = {
+    "Examples": "atoll.training",
+    "Run": "atoll.script",
+    "Simulated": "atoll.compare",
+    "Task": "atoll.training",
+    "join": "atoll.script",
+    "simulate": "atoll.compare",
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -45,3 +77,8 @@ def __getattr__(name: str) -> Any:
     if name in _NEEDS_TORCH:
         return getattr(importlib.import_module(_NEEDS_TORCH[name]), name)
     raise AttributeError(f"module 'atoll' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """So that completion shows what is not loaded yet."""
+    return sorted({*globals(), *__all__})

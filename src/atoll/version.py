@@ -1,7 +1,5 @@
-"""Which Atoll this is."""
-
-from importlib.metadata import version
+"""Which Atoll this is.  The build reads it from here too, so a source tree needs no installed metadata."""
 
 __all__ = ["VERSION"]
 
-VERSION = version("atoll")
+VERSION = "0.1.0"
