@@ -5,6 +5,7 @@ import io
 import os
 import re
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -16,6 +17,7 @@ from typing import IO, TypeVar
 
 import pytest
 
+import atoll
 from atoll.cli import main
 from atoll.network import load_network, parse_network, preset_names
 from atoll.world.faults import load_faults
@@ -71,6 +73,29 @@ def test_fault_scripts_to_begin_with_are_valid() -> None:
     assert scripts
     for script in scripts:
         assert load_faults(script, load_network("triangle").node_names)
+
+
+def test_the_api_page_has_every_public_name() -> None:
+    text = (ROOT / "docs" / "api.md").read_text()
+    names = re.findall(r"^::: atoll\.(\w+)$", text, re.MULTILINE)
+    assert sorted([*names, "__version__"]) == sorted(atoll.__all__)
+
+
+def test_the_site_is_not_built_with_a_link_that_leads_nowhere(tmp_path: Path) -> None:
+    """By the Makefile's own command: an option may undo `--strict`, as `--quiet` does."""
+    [options] = re.findall(r"^\t\$\(BIN\)/mkdocs (build .*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    shutil.copytree(ROOT / "docs", tmp_path / "docs")
+    for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "mkdocs.yml", "examples", "src"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    with (tmp_path / "docs" / "tasks.md").open("a") as page:
+        page.write("\n[a page](nowhere.md), [a part](faults.md#nowhere)\n")
+    command = [sys.executable, "-m", "mkdocs", *options.split()]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+    told = ended.stdout + ended.stderr
+    assert ended.returncode == 1, told
+    assert "Aborted with 2 warnings" in told
+    assert "'nowhere.md'" in told
+    assert "'#nowhere'" in told
 
 
 # Commands ---

@@ -142,7 +142,7 @@ def test_a_mistake_of_ours_is_no_missing_extra() -> None:
 
 def test_extras_of_all_are_all_extras() -> None:
     extras = set(metadata.metadata("atoll").get_all("Provides-Extra") or [])
-    assert extras == {"all", "dev", "report", "tasks", "tensorboard"}
+    assert extras == {"all", "dev", "docs", "report", "tasks", "tensorboard"}
     assert needed("atoll", frozenset({"report", "tasks", "tensorboard"})) == needed("atoll", frozenset({"all"}))
 
 

@@ -118,7 +118,7 @@ class Simulation:
         Args:
             program: an async function of a node's `World`.
             limit_s: virtual seconds after which nodes that still run are stopped.  A run in which nothing can happen
-            any more raises at once, limit or not.
+                any more raises at once, limit or not.
             begin_s: when nodes begin; weather and faults have been going on before, and the trace begins then.
 
         Returns:
