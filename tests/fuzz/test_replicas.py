@@ -14,7 +14,7 @@ def test_a_model_that_includes_less_is_a_loss() -> None:
     async def program(world: SimWorld) -> None:
         machine = Joining(world, founds=world.name == "0")
         assert machine.is_late
-        replica = Drawn(machine, NET.node_names, 0, 10, apart=True, complaints=witness.complaints)
+        replica = Drawn(machine, NET.node_names, 0, 10, apart=True, witness=witness)
         replica.at_view = 100
         replica.take_over(np.array([30, 40]), {}, 0)  # the second has not held the run's model
         replica.at_view = 70
@@ -28,13 +28,11 @@ def test_an_exchange_that_makes_a_model_worse_is_a_loss() -> None:
     witness = Witness()
 
     async def program(world: SimWorld) -> None:
-        replica = witness.replicas[world.name] = Drawn(
-            world, NET.node_names, 0, 10, apart=False, complaints=witness.complaints
-        )
-        before = witness.worst_distance()
-        witness.merged(replica, before, held=True)
+        replica = witness.replicas[world.name] = Drawn(world, NET.node_names, 0, 10, apart=False, witness=witness)
+        replica.update()
+        witness.merged(replica)
         replica.values = replica.values + np.float32(100)
-        witness.merged(replica, before, held=True)
+        witness.merged(replica)
 
     Simulation(NET).run(program)
     (what,) = witness.complaints

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from atoll.islands import Prober, StageModel
 from atoll.trace import Trace
-from atoll.training.loop import Background
+from atoll.training.drive import Background
 from atoll.world import Simulation
 from atoll.world.sim.world import SimWorld
 from tests.islands.test_pipeline import ENDS, NAMES, network, seats

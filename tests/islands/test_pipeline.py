@@ -21,7 +21,7 @@ from atoll.islands import Given, Pipeline, Seat, StageModel
 from atoll.islands.pipeline import pack, unpack
 from atoll.network import Network, parse_network
 from atoll.trace import Computed, Event, StageReported, Trace, read_trace
-from atoll.training.loop import Background
+from atoll.training.drive import Background
 from atoll.world import Simulation
 from atoll.world.faults import parse_faults
 from atoll.world.sim.world import SimWorld

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from atoll.membership import Group, Summary, View
 from atoll.membership.group import STUCK_S
 from atoll.network import Network, load_network
-from atoll.training.loop import Background
+from atoll.training.drive import Background
 from atoll.world import Physics, Simulation
 from atoll.world.base import Lane
 from atoll.world.faults import Fault

@@ -1,8 +1,8 @@
 """A replica without a model: what strategies do to a vector can then be checked by hand."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,12 +11,12 @@ from atoll.fuzz import Numbers as FuzzNumbers
 from atoll.network import Network
 from atoll.strategies import Strategy
 from atoll.trace import Recorder
+from atoll.training.drive import Background, drive
 from atoll.world import IDEAL, Physics, Simulation
 from atoll.world.base import World
 from atoll.world.faults import parse_faults
 from atoll.world.sim.world import SimWorld
 
-T = TypeVar("T")
 Numbers = NDArray[Any]
 
 
@@ -28,6 +28,15 @@ class VectorReplica(FuzzNumbers):
         self.step = step.astype(np.float32)
         self.borrowed: list[str] = []
         self.batch_factor = 1.0
+        self.cost = 1.0
+
+    def compute_gradient(self) -> None:
+        self.gradient = self.step.copy()
+        self.work[self.rank] += 1
+
+    def update(self) -> None:
+        self.values = self.values + self.gradient
+        self.steps += 1
 
     def lend(self, share: float) -> bytes:
         return f"{self.world.name} {share}".encode()
@@ -63,29 +72,17 @@ def run_strategy(
         values, step = make(world)
         replica = replicas[world.name] = VectorReplica(world, members, values, step)
         talk = strategy.talk(replica)
-        tasks: dict[asyncio.Task[Any], None] = {}
 
-        def spawn(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-            task = asyncio.ensure_future(work)
-            tasks[task] = None
-            return task
+        async def boundary(merged: bool) -> None:  # noqa: FBT001 - the shape of a boundary
+            if look:
+                look(replica)
+            if replica.steps == steps:
+                await world.sleep(linger_s)
 
-        talk.start(spawn)
-        try:
-            for _ in range(steps):
-                await world.compute(lambda: None)
-                replica.gradient = replica.step.copy()
-                replica.work[replica.rank] += 1
-                await talk.after_gradient()
-                replica.values = replica.values + replica.gradient
-                replica.steps += 1
-                await talk.after_step()
-                if look:
-                    look(replica)
-            await world.sleep(linger_s)
-        finally:  # a node that crashes says nothing more
-            for task in tasks:
-                task.cancel()
+        async with asyncio.TaskGroup() as group:
+            background = Background(group)
+            talk.start(background)
+            await drive(replica, talk, background, goes_on=lambda: replica.steps < steps, boundary=boundary)
 
     faults = parse_faults(script, members)
     Simulation(net, seed=seed, physics=physics, trace=trace, faults=faults).run(program)

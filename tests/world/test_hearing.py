@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from atoll.strategies import parse_strategy
 from atoll.trace import MessageRefused
+from atoll.training.drive import Background, drive
 from atoll.world import Physics, Simulation
 from atoll.world.base import Lane, Message
 from atoll.world.hearing import hear
@@ -88,24 +89,11 @@ def test_nonsense(strategy: str) -> None:
         replica = VectorReplica(world, THREE.node_names, np.zeros(40), np.ones(40))
         talk = parse_strategy(strategy).talk(replica)
         async with asyncio.TaskGroup() as group:
-            tasks: list[asyncio.Task[Any]] = []
-
-            def spawn(work: Any) -> asyncio.Task[Any]:
-                tasks.append(group.create_task(work))
-                return tasks[-1]
-
-            talk.start(spawn)
-            for _ in range(60):
-                await world.compute(lambda: None)
-                replica.gradient = replica.step.copy()
-                await talk.after_gradient()
-                replica.values = replica.values + replica.gradient
-                replica.steps += 1
-                await talk.after_step()
+            background = Background(group)
+            talk.start(background)
+            await drive(replica, talk, background, goes_on=lambda: replica.steps < 60)
             steps[world.name] = replica.steps
             ends.append(replica.values.sum(dtype=np.float64))
-            for task in tasks:
-                task.cancel()
 
     Simulation(THREE, seed=0, physics=Physics(), trace=events).run(program, limit_s=400)
     assert all(map(np.isfinite, ends)), "a model was spoilt"

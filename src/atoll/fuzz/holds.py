@@ -1,6 +1,6 @@
 """What must always hold of a run, whatever happens to its nodes and links."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -25,11 +25,10 @@ class Ended:
     case: Case
     simulation: Simulation
     witness: Witness
-    done: Counter[str]
     talks: dict[str, Talk]
     background: dict[str, int]
     """How many tasks each node had running when it ended."""
-    queues: list[int]
+    queues: dict[str, int]
     """How many transfers there were then."""
 
     @property
@@ -72,8 +71,8 @@ def _takers_of_a_round_hold_the_same(run: Ended) -> Iterator[str]:
 def _work_was_done(run: Ended) -> Iterator[str]:
     for name in run.live:
         for counted, other in zip(run.witness.replicas[name].work, run.names, strict=True):
-            if counted > run.done[other]:
-                yield f"{name} counts {counted} steps of {other}, who did {run.done[other]}"
+            if counted > run.witness.done[other]:
+                yield f"{name} counts {counted} steps of {other}, who did {run.witness.done[other]}"
 
 
 def _nothing_learned_is_lost(run: Ended) -> Iterator[str]:
@@ -128,7 +127,7 @@ def _nothing_piles_up(run: Ended) -> Iterator[str]:
     for name, tasks in run.background.items():
         if tasks > most:
             yield f"{name}: {tasks} tasks are running"
-    transfers = max(run.queues, default=0)
+    transfers = max(run.queues.values(), default=0)
     if transfers > most * len(run.names):
         yield f"{transfers} transfers are under way"
 

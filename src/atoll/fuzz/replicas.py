@@ -2,6 +2,8 @@
 who sees every event.
 """
 
+from collections import Counter
+
 import numpy as np
 
 from atoll.membership import Group
@@ -102,11 +104,11 @@ class Drawn(Numbers):
         seed: of the case.
         size: how many values the model has.
         apart: whether it begins with a model of its own.
-        complaints: where to say what should not have been.
+        witness: who is told of what should not have been.
     """
 
     def __init__(
-        self, world: World, members: tuple[str, ...], seed: int, size: int, *, apart: bool, complaints: list[str]
+        self, world: World, members: tuple[str, ...], seed: int, size: int, *, apart: bool, witness: "Witness"
     ) -> None:
         places = {name: _draw(seed, "place", name, size) for name in members}
         began = SPREAD * _draw(seed, "begins", world.name, size) if apart else np.zeros(size, dtype=np.float32)
@@ -114,21 +116,28 @@ class Drawn(Numbers):
         self._place = places[world.name]
         self.buffers = np.array([1 + self.rank, -1 - self.rank], dtype=np.float32)
         self._middle: Vector = np.mean(list(places.values()), axis=0)
-        self._complaints = complaints
+        self._witness = witness
         self.holds = world.is_founder
         """Whether it has ever held the run's model."""
         self.at_view = 0
         """Samples that its model included when its view began."""
+        self.cost = 1.0
+        self.before_merge = 0.0, self.holds
+        """How far away the worst of those who hold the run's model was before its last exchange, and whether it was
+        one of them.
+        """
 
     def compute_gradient(self) -> None:
         self.gradient = self.values - self._place
         self.work[self.rank] += 1
+        self._witness.done[self.world.name] += 1
 
     def update(self) -> None:
         self.values = self.values - np.float32(0.05) * self.gradient
         drawn_to = np.array([1 + self.rank, -1 - self.rank], dtype=np.float32)
         self.buffers = np.float32(0.9) * self.buffers + np.float32(0.1) * drawn_to
         self.steps += 1
+        self.before_merge = self._witness.worst_distance(), self.holds
 
     @property
     def distance(self) -> float:
@@ -138,7 +147,7 @@ class Drawn(Numbers):
     def take_over(self, work: Work, memory: Saved, steps: int) -> None:
         handed = int(work.sum())
         if self.holds and handed < self.at_view:
-            self._complaints.append(
+            self._witness.complaints.append(
                 f"{self.world.name} held a model of {self.at_view} samples, and was handed one of {handed}"
             )
         super().take_over(work, memory, steps)
@@ -157,6 +166,8 @@ class Witness:
         self.exchanged: list[Exchanged] = []
         self.waited: list[Waited] = []
         self.replicas: dict[str, Drawn] = {}
+        self.done: Counter[str] = Counter()
+        """How many gradients each node has computed."""
         self.complaints: list[str] = []
         """What was lost."""
 
@@ -164,14 +175,9 @@ class Witness:
         """Of those who hold the run's model."""
         return max((each.distance for each in self.replicas.values() if each.holds), default=0.0)
 
-    def merged(self, replica: Drawn, before: float, *, held: bool) -> None:
-        """An exchange has changed a model; before it, none that counts was further away.
-
-        Args:
-            replica: whose.
-            before: how far away they were at most.
-            held: whether it held the run's model before.
-        """
+    def merged(self, replica: Drawn) -> None:
+        """An exchange has changed a model: it may not be much further away than the worst was before."""
+        before, held = replica.before_merge
         if not held:  # where nothing is handed over, who has merged what others pushed is one of them
             replica.holds = replica.holds or replica.group.view.number == 0
         elif replica.distance > WORSE * before + SLACK:

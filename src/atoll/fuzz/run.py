@@ -17,10 +17,8 @@ A failure is made smaller by leaving out faults, and printed with the command th
 """
 
 import asyncio
-from collections import Counter
-from collections.abc import Coroutine, Generator, Iterable
+from collections.abc import Generator, Iterable
 from contextlib import closing
-from typing import Any, TypeVar
 
 from atoll.fuzz.cases import END_S, STRATEGIES, Case, Failure, draw_case
 from atoll.fuzz.holds import INVARIANTS, Ended
@@ -29,12 +27,11 @@ from atoll.fuzz.replicas import Drawn, Joining, Witness
 from atoll.jobs import do_all
 from atoll.strategies import parse_strategy
 from atoll.strategies.talk import Talk
+from atoll.training.drive import Background, drive
 from atoll.world import Physics, Simulation
 from atoll.world.sim.world import SimWorld
 
 __all__ = ["check", "fuzz", "minimise"]
-
-T = TypeVar("T")
 
 
 def check(case: Case) -> str | None:
@@ -43,51 +40,34 @@ def check(case: Case) -> str | None:
         return check_islands(case.net, case.seed, case.strategy, case.faults, END_S)
     net, witness = case.net, Witness()
     strategy = parse_strategy(case.strategy)
-    done: Counter[str] = Counter()
     talks: dict[str, Talk] = {}
     background: dict[str, int] = {}
-    queues: list[int] = []
+    queues: dict[str, int] = {}
 
     async def program(world: SimWorld) -> None:
         node = Joining(world, founds=world.name == net.node_names[0] and not world.is_late) if case.joins else world
         replica = witness.replicas[world.name] = Drawn(
-            node, net.node_names, case.seed, case.size, apart=case.joins, complaints=witness.complaints
+            node, net.node_names, case.seed, case.size, apart=case.joins, witness=witness
         )
         talk = talks[world.name] = strategy.talk(replica)
-        tasks: set[asyncio.Task[Any]] = set()
+
+        async def boundary(merged: bool) -> None:  # noqa: FBT001 - the shape of a boundary
+            if merged:
+                witness.merged(replica)
+            background[world.name] = len(spawn)
+            queues[world.name] = sum(len(connection.queue) for connection in simulation.links.busy)
 
         async with asyncio.TaskGroup() as group:
-
-            def spawn(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-                task = group.create_task(work)
-                tasks.add(task)
-                task.add_done_callback(tasks.discard)
-                return task
-
+            spawn = Background(group)
             talk.start(spawn)
-
-            def compute() -> None:
-                replica.compute_gradient()
-                done[world.name] += 1
-
-            while world.now < END_S:
-                await world.compute(compute)
-                await talk.after_gradient()
-                replica.update()
-                held, before = replica.holds, witness.worst_distance()
-                if await talk.after_step():
-                    witness.merged(replica, before, held=held)
-            background[world.name] = len(tasks)
-            queues.append(sum(len(connection.queue) for connection in simulation.links.busy))
-            for task in list(tasks):
-                task.cancel()
+            await drive(replica, talk, spawn, goes_on=lambda: world.now < END_S, boundary=boundary)
 
     simulation = Simulation(net, seed=case.seed, physics=Physics(), trace=witness, faults=case.faults)
     try:
         simulation.run(program, limit_s=END_S + 60)
     except Exception as error:  # noqa: BLE001 - whatever it is, it should not be
         return f"{type(error).__name__}: {error}"
-    ended = Ended(case, simulation, witness, done, talks, background, queues)
+    ended = Ended(case, simulation, witness, talks, background, queues)
     return next((found for look in INVARIANTS for found in look(ended)), None)
 
 

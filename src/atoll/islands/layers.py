@@ -12,7 +12,7 @@ from atoll.errors import AtollError, CheckpointError
 from atoll.islands import read_tensors
 from atoll.islands.curriculum import Lesson
 from atoll.islands.span import Held, Layers, fill, layers_in, tensors_of, updates_in
-from atoll.training.loop import Background
+from atoll.training.drive import Background
 from atoll.world.base import Lane, Message, World
 from atoll.world.hearing import NOT_UNDERSTOOD, hear
 

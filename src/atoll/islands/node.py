@@ -30,7 +30,7 @@ from atoll.state import Saved, note, part, read_note, under
 from atoll.strategies import Strategy
 from atoll.strategies.talk import Talk
 from atoll.trace import SeatTaken, Tested
-from atoll.training.loop import Background
+from atoll.training.drive import Background
 from atoll.world.base import World
 from atoll.world.scope import Scoped
 

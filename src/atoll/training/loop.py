@@ -1,24 +1,21 @@
-"""The node program: train, and talk at step boundaries.
+"""The node program of replicas: a task's model is trained, tested and kept.
 
-It is the same in every world.  A node trains and exchanges at the same time: what a strategy does in the background
-goes on while the node computes.
+It is the same in every world.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Iterator
 
 from atoll.errors import CheckpointError
 from atoll.state import Saved, note, part, read_note, under
 from atoll.strategies import Strategy
 from atoll.trace import Tested
+from atoll.training.drive import Background, drive
 from atoll.training.replica import TrainedReplica
 from atoll.training.task import Task
 
-__all__ = ["Background", "train"]
-
-T = TypeVar("T")
+__all__ = ["train"]
 
 
 async def train(
@@ -44,44 +41,42 @@ async def train(
     Raises:
         CheckpointError: what the node was does not fit what it is.
     """
-    world = replica.world
     talk = strategy.talk(replica)
     if resume:
         with _fitting():
             replica.load(part("replica", resume))
+    tested_at = 0
+
+    def save() -> Saved:
+        return {**under("replica", replica.save()), **under("talk", talk.save()), "tested at": note(tested_at)}
+
+    async def boundary(merged: bool) -> None:  # noqa: FBT001 - the shape of a boundary
+        nonlocal tested_at
+        if merged or replica.steps - tested_at >= task.test_every:
+            tested_at = replica.steps
+            await _test(replica)
+        pause = at_boundary(save) if at_boundary else None
+        if pause is not None:
+            await pause
+
     async with asyncio.TaskGroup() as group:
         background = Background(group)
         talk.start(background)
-        tested_at = 0
         if resume:
             with _fitting():
                 talk.load(part("talk", resume))
                 tested_at = int(read_note(resume["tested at"]))
+        await drive(
+            replica, talk, background, goes_on=lambda: steps is None or replica.steps < steps, boundary=boundary
+        )
 
-        def save() -> Saved:
-            return {**under("replica", replica.save()), **under("talk", talk.save()), "tested at": note(tested_at)}
 
-        while steps is None or replica.steps < steps:
-            await world.compute(replica.compute_gradient, steps=replica.cost)
-            await talk.after_gradient()
-            await world.aside(replica.update)
-            merged = await talk.after_step()
-            if merged or replica.steps - tested_at >= task.test_every:
-                tested_at = replica.steps
-                measure = await world.aside(replica.test)
-                world.record(
-                    Tested(
-                        at=world.now,
-                        node=world.name,
-                        steps=replica.steps,
-                        measure=measure,
-                        sent_bytes=world.sent_bytes,
-                    )
-                )
-            pause = at_boundary(save) if at_boundary else None
-            if pause is not None:
-                await pause
-        background.cancel()
+async def _test(replica: TrainedReplica) -> None:
+    world = replica.world
+    measure = await world.aside(replica.test)
+    world.record(
+        Tested(at=world.now, node=world.name, steps=replica.steps, measure=measure, sent_bytes=world.sent_bytes)
+    )
 
 
 @contextlib.contextmanager
@@ -91,26 +86,3 @@ def _fitting() -> Iterator[None]:
         yield
     except (KeyError, ValueError, TypeError, IndexError, RuntimeError) as error:
         raise CheckpointError(f"the checkpoint does not fit this model and strategy ({error!r})") from error
-
-
-class Background:
-    """The tasks of a talk: they run in the node's group and end with its training."""
-
-    def __init__(self, group: asyncio.TaskGroup) -> None:
-        self._group = group
-        self._started: dict[asyncio.Task[Any], None] = {}
-
-    def __call__(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        task = self._group.create_task(work, name=f"{_name_of_current_task()} in the background")
-        self._started[task] = None
-        task.add_done_callback(lambda done: self._started.pop(done, None))
-        return task
-
-    def cancel(self) -> None:
-        for task in list(self._started):
-            task.cancel()
-
-
-def _name_of_current_task() -> str:
-    task = asyncio.current_task()
-    return task.get_name().removesuffix(" in the background") if task else "somebody"

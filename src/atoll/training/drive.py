@@ -1,0 +1,89 @@
+"""The driver: one node's steps, and what its strategy does at their boundaries.
+
+This is the only step loop.  A trainer gives gradients and takes updates: a task's model, the numbers of a fuzzer.  A
+script has a loop of its own; its optimiser's hooks push the same boundaries.  What a strategy does in the background
+goes on while the node computes.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Protocol, TypeVar
+
+from atoll.strategies import Replica, Talk
+
+__all__ = ["Background", "Boundary", "Trainer", "drive"]
+
+T = TypeVar("T")
+
+
+class Trainer(Replica, Protocol):
+    """What a node trains."""
+
+    @property
+    def cost(self) -> float:
+        """How many steps' worth of computing the next step is."""
+
+    def compute_gradient(self) -> None:
+        """Of the next batch."""
+
+    def update(self) -> None:
+        """The optimiser's step."""
+
+
+Boundary = Callable[[bool], Awaitable[None]]
+"""Done after every step, and before the next; it is told whether the model was merged with others'."""
+
+
+async def drive(
+    trainer: Trainer,
+    talk: Talk,
+    background: "Background",
+    *,
+    goes_on: Callable[[], bool],
+    boundary: Boundary | None = None,
+) -> None:
+    """Trains for as long as it may; what runs in the background ends with it.
+
+    Args:
+        trainer: what is trained.
+        talk: the node's side of a strategy, started in the background.
+        background: the node's tasks.
+        goes_on: asked before every step.
+        boundary: done after it.
+    """
+    world = trainer.world
+    while goes_on():
+        await world.compute(trainer.compute_gradient, steps=trainer.cost)
+        await talk.after_gradient()
+        await world.aside(trainer.update)
+        merged = await talk.after_step()
+        if boundary:
+            await boundary(merged)
+    background.cancel()
+
+
+class Background:
+    """The tasks of a node: they run in its group and end with its training."""
+
+    def __init__(self, group: asyncio.TaskGroup) -> None:
+        self._group = group
+        self._started: dict[asyncio.Task[Any], None] = {}
+
+    def __call__(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = self._group.create_task(work, name=f"{_name_of_current_task()} in the background")
+        self._started[task] = None
+        task.add_done_callback(lambda done: self._started.pop(done, None))
+        return task
+
+    def __len__(self) -> int:
+        """How many are running."""
+        return len(self._started)
+
+    def cancel(self) -> None:
+        for task in list(self._started):
+            task.cancel()
+
+
+def _name_of_current_task() -> str:
+    task = asyncio.current_task()
+    return task.get_name().removesuffix(" in the background") if task else "somebody"
