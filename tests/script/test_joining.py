@@ -73,9 +73,9 @@ def test_a_checkpoint_is_of_no_seat(tmp_path: Path) -> None:
         assert torch.equal(again.weight, model.weight)
         assert torch.equal(memory.state[again.weight]["exp_avg"], optimizer.state[model.weight]["exp_avg"])
         assert (back.steps, back.global_step) == (5, 5)
-        assert back._voice is not None
-        assert back._voice._replica is not None
-        assert back._voice._replica.work.tolist() == [0, 5, 0, 0, 0, 0]
+        assert back._agent is not None
+        assert back._agent._replica is not None
+        assert back._agent._replica.work.tolist() == [0, 5, 0, 0, 0, 0]
     with atoll.join("allreduce:every=2") as run:
         wrapped(run, inputs=5)
         with pytest.raises(CheckpointError, match=r"another model: 'weight' is \(2, 4\) there, and \(2, 5\) here"):

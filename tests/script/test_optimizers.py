@@ -51,9 +51,9 @@ def test_a_closure_is_called_once(strategy: str, by_name: bool) -> None:  # noqa
     with atoll.join(strategy) as run:
         run.wrap(wrapped, optimizer)
         at_exchange: list[int] = []
-        assert run._voice is not None
-        there = run._voice.gradient_is_there
-        run._voice.gradient_is_there = lambda: (at_exchange.append(len(evaluations)), there())[1]  # type: ignore[method-assign,func-returns-value]
+        assert run._agent is not None
+        there = run._agent.gradient_is_there
+        run._agent.gradient_is_there = lambda: (at_exchange.append(len(evaluations)), there())[1]  # type: ignore[method-assign,func-returns-value]
         loss = optimizer.step(closure=closure) if by_name else optimizer.step(closure)
         assert run.steps == 1
     assert loss is not None
@@ -123,15 +123,15 @@ def test_gradients_are_exchanged_without_the_scale_of_a_scaler(fused: bool) -> N
     seen: list[float] = []
     with atoll.join(GRADIENTS) as run:
         run.wrap(scaled, optimizer)
-        assert run._voice is not None
-        there = run._voice.gradient_is_there
+        assert run._agent is not None
+        there = run._agent.gradient_is_there
 
         def look() -> None:
             assert scaled.bias.grad is not None
             seen.append(float(scaled.bias.grad.abs().max()))
             there()
 
-        run._voice.gradient_is_there = look  # type: ignore[method-assign]
+        run._agent.gradient_is_there = look  # type: ignore[method-assign]
         scaler.scale(scaled(torch.ones(4, 3)).square().mean()).backward()
         scaler.step(optimizer)
         scaler.update()
@@ -353,8 +353,8 @@ def test_who_is_handed_a_model_goes_on_at_its_step(tmp_path: Path) -> None:
             step(model, optimizer)
             schedule.step()
         assert (run.steps, run.global_step) == (3, 3)
-        assert run._voice is not None
-        replica = run._voice._replica
+        assert run._agent is not None
+        replica = run._agent._replica
         assert replica is not None
         replica.take_over(np.zeros_like(replica.work), {}, 100)
         step(model, optimizer)

@@ -1,4 +1,4 @@
-"""What speaks for a node that runs a script."""
+"""The per-node agent of a script: the world in its thread, the strategy, and the model as that sees it."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ from atoll.trace import Computed, Tested, TrainingStarted
 from atoll.world.base import Lane
 from atoll.world.live.thread import WorldThread
 
-__all__ = ["NO_TARGET", "News", "Voice"]
+__all__ = ["NO_TARGET", "Agent", "News"]
 
 FIRST_MODEL = "first model"
 FIRST_MODEL_S = 120.0
@@ -44,8 +44,8 @@ class News(NamedTuple):
     """How many steps the model has behind it."""
 
 
-class Voice:
-    """What speaks for a node: the world in its thread, the strategy, and the model as that sees it."""
+class Agent:
+    """Speaks for one node."""
 
     def __init__(self, launch: Launch, strategy: str, target: float, *, rising: bool) -> None:
         self._target, self._rising = target, rising

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from atoll.errors import InvitationError
 from atoll.runs.live import Card, Machine, Member, take_part
-from atoll.script.agent import NO_TARGET, Voice
+from atoll.script.agent import NO_TARGET, Agent
 from atoll.script.inside import Inside
 from atoll.script.launch import Launch, launched, parse_for_script
 from atoll.script.lines import Lines, say
@@ -73,10 +73,10 @@ def join(
         card = Card(task="script", strategy=strategy, seed=seed, seats=seats)
         lines = Lines() if inside is None or inside.speaks else None
         launch = launch_member(Invitation.parse(invitation) if invitation else card, machine, lines=lines)
-    voice = None
+    agent = None
     if inside is None or inside.speaks or sharded:
-        voice = Voice(launch, strategy, NO_TARGET if target is None else target, rising=rising)
-    run = Run(launch, voice, inside, sharded=sharded)
+        agent = Agent(launch, strategy, NO_TARGET if target is None else target, rising=rising)
+    run = Run(launch, agent, inside, sharded=sharded)
     if begins and (inside is None or inside.speaks):
         say("%s begins a run with %s; its invitation is %s", run.name, run.strategy, run.invitation)
     return run

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from atoll.errors import AtollError, CheckpointError, StrategyError
-from atoll.script.agent import News, Voice
+from atoll.script.agent import Agent, News
 from atoll.script.inside import Inside
 from atoll.script.launch import Launch
 from atoll.script.loader import Present, Shard
@@ -38,14 +38,14 @@ OF_THE_SPEAKER = ("replica/model/", "replica/world", "talk/")
 class Run:
     """A script's part in a run.  Made by `atoll.join()`."""
 
-    def __init__(self, launch: Launch, voice: Voice | None, inside: Inside | None, *, sharded: bool) -> None:
+    def __init__(self, launch: Launch, agent: Agent | None, inside: Inside | None, *, sharded: bool) -> None:
         self._launch = launch
-        self._voice = voice
+        self._agent = agent
         self._inside = inside
         self._sharded = sharded
         facts: dict[str, Any] = {}
-        if voice:
-            facts = {"name": voice.name, "strategy": voice.strategy, "seed": voice.world.seed}
+        if agent:
+            facts = {"name": agent.name, "strategy": agent.strategy, "seed": agent.world.seed}
         if inside:
             facts = inside.tell_once(facts)
         self._invitations = inside.gather(launch.invitation()) if inside and sharded else []
@@ -64,7 +64,7 @@ class Run:
         self._is_computed = False
         self._news = News()
         self._global_step = 0
-        self._leaving = Leaving() if voice else None
+        self._leaving = Leaving() if agent else None
         atexit.register(self.close)
 
     # What a script asks ---
@@ -72,7 +72,7 @@ class Run:
     @property
     def members(self) -> tuple[str, ...]:
         """The nodes that are here now; known to the process that speaks for its node."""
-        return self._voice.members if self._voice else ()
+        return self._agent.members if self._agent else ()
 
     @property
     def global_step(self) -> int:
@@ -80,14 +80,14 @@ class Run:
 
         It never goes back, and is about the same on all nodes; schedules should go by it.
         """
-        return self._voice.global_step if self._voice else self._global_step
+        return self._agent.global_step if self._agent else self._global_step
 
     @property
     def invitation(self) -> str:
         """For others: `atoll node --join`, or `atoll.join(invitation=…)`.  Empty where nobody can join."""
         if self._invitations:
             return ",".join(self._invitations) if all(self._invitations) else ""
-        return self._launch.invitation() if self._voice else ""
+        return self._launch.invitation() if self._agent else ""
 
     # What a script does ---
 
@@ -109,8 +109,8 @@ class Run:
         if self._uses_gradients:
             optimizers.refuse_gradients(self.strategy)
         self._model, self._optimizers = module, optimizers
-        if self._voice:
-            self._voice.begin(module, optimizers.all)
+        if self._agent:
+            self._agent.begin(module, optimizers.all)
         self._agree(self._tensors)
         self._hooks.append(optimizers.last.register_step_pre_hook(self._before_step))
         self._hooks.append(optimizers.last.register_step_post_hook(self._after_step))
@@ -143,12 +143,12 @@ class Run:
             measure: what is measured there, of outputs and targets; the loss if left out.
             scheduler: a schedule of the optimiser, or a list: saved and restored with checkpoints.
         """
-        if self._inside is not None or self._voice is None:
+        if self._inside is not None or self._agent is None:
             raise AtollError("run.wrap_stages: a node is one process here: start the script without torchrun")
         self._refuse_twice()
         self._model, self._optimizers = model, Optimizers(optimizer, scheduler)
         own = self._optimizers.last
-        return self._voice.hold(
+        return self._agent.hold(
             model, own, example_batch, loss=loss, islands=islands, memory=memory, test=test, measure=measure
         )
 
@@ -177,15 +177,15 @@ class Run:
 
     def measure(self, value: float) -> None:
         """Says how good the model is now: an accuracy, a loss, whatever the target is of."""
-        if self._voice:
-            self._voice.measured(value)
+        if self._agent:
+            self._agent.measured(value)
 
     def checkpoint(self, path: Path | str) -> None:
         """Saves all that this node is: model, optimisers, rates, schedules (those that `wrap` was given), place in the
         data, and what its strategy remembers.
         """
-        if self._voice:
-            saved = self._voice.save()
+        if self._agent:
+            saved = self._agent.save()
             assert self._optimizers is not None
             saved |= under("script", self._optimizers.save())
             saved["places"] = note([shard.save() for shard in self._shards])
@@ -202,8 +202,8 @@ class Run:
         if saved is None:
             return False
         try:
-            if self._voice:
-                self._voice.load(saved)
+            if self._agent:
+                self._agent.load(saved)
             else:  # the model is told by who speaks; optimisers are each process's own, and must stay alike
                 self._optimizers.remember(part("replica/optimizer", saved))
             self._optimizers.load(part("script", saved))
@@ -251,8 +251,8 @@ class Run:
             self._leaving.close()
         for hook in self._hooks:
             hook.remove()
-        if self._voice:
-            self._voice.close()
+        if self._agent:
+            self._agent.close()
         if self._inside:
             self._inside.close()
 
@@ -303,8 +303,8 @@ class Run:
         if self._uses_gradients:
             assert self._optimizers is not None
             self._optimizers.unscale()
-        if self._voice:
-            self._voice.gradient_is_there()
+        if self._agent:
+            self._agent.gradient_is_there()
         if self._uses_gradients:
             self._agree(self._gradients)
 
@@ -313,10 +313,10 @@ class Run:
         stepped = not (isinstance(found_inf, torch.Tensor) and found_inf.item() > 0)  # else nothing has changed
         self.steps += stepped
         self._global_step += stepped
-        if self._voice:
+        if self._agent:
             if not self._is_computed:  # a closure did that
-                self._voice.computed()
-            self._voice.step_is_done(self._samples or 1, stepped=stepped)
+                self._agent.computed()
+            self._agent.step_is_done(self._samples or 1, stepped=stepped)
         self._samples, self._is_computed = 0, False
         self._agree(self._tensors)
 
@@ -326,8 +326,8 @@ class Run:
 
     def _agree(self, tensors: Callable[[], Iterable[torch.Tensor]]) -> None:
         """The processes of a node learn from the one that speaks who is here, and what has changed."""
-        if self._voice:
-            self._news = self._voice.news()
+        if self._agent:
+            self._news = self._agent.news()
         if self._inside:
             changed, anew, here, factor, step = self._news
             told = self._inside.tell([changed, anew, here.rank, here.count, factor, step])
@@ -346,8 +346,8 @@ class Run:
             self._inside.copy(tensors())
         if self._news.remembers_anew:
             assert self._optimizers is not None
-            memory = self._inside.tell_arrays(self._voice.memory() if self._voice else {})
-            if self._voice is None:
+            memory = self._inside.tell_arrays(self._agent.memory() if self._agent else {})
+            if self._agent is None:
                 self._optimizers.remember(memory)
 
     def _tensors(self, *, all_buffers: bool = False) -> Iterable[torch.Tensor]:
@@ -363,8 +363,8 @@ class Run:
 
     def _who(self) -> Present:
         """The place of this process among all processes of all nodes."""
-        if self._voice and self._inside is None:
-            return self._voice.present
+        if self._agent and self._inside is None:
+            return self._agent.present
         inside, here = self._inside, self._news.present
         assert inside is not None
         return Present(here.rank * inside.size + inside.rank, here.count * inside.size)
