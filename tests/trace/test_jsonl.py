@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll.errors import TraceError
-from atoll.trace import Event, LinkChanged, RunStarted, Tested, Trace, TraceTail, Transferred, read_trace
+from atoll.trace import Event, LinkChanged, RunStarted, Tested, Trace, TraceTail, read_trace
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,15 +90,7 @@ def test_is_written_as_the_run_goes(tmp_path: Path) -> None:
         ("hello\n", "not a trace of Atoll"),
         ('{"atoll_trace": 99}\n', "version 99; this Atoll reads version 1"),
         ('{"atoll_trace": 1}\nhello\n', "line 2: expected a JSON object with a 'kind', not 'hello'"),
-        (
-            '{"atoll_trace": 1}\n{"kind": "link_chnged"}\n',
-            "there is no event 'link_chnged'; did you mean 'link_changed'?",
-        ),
         ('{"atoll_trace": 1}\n{"kind": "link_changed", "at": 1.0, "link": "x"}\n', "event 'link_changed' has no 'up'"),
-        (
-            '{"atoll_trace": 1}\n{"kind": "link_changed", "at": 1.0, "link": "x", "up": true, "upp": 1}\n',
-            "has 'upp'; did you mean 'up'?",
-        ),
         ('{"atoll_trace": 1}\n{"kind": "link_changed", "at": 1.0, "link": "x", "up": 3}\n', "expected bool, found 3"),
     ],
 )
@@ -119,24 +111,16 @@ def test_a_trace_that_is_older_than_a_field_is_read(tmp_path: Path) -> None:
     assert found.run == ""
 
 
+def test_what_a_newer_version_has_added_is_skipped(tmp_path: Path) -> None:
+    """A kind, and a field of a kind that is known."""
+    known = '{"kind": "link_changed", "at": 1.0, "link": "x", "up": true, "colour": {"of": ["it"]}}'
+    (tmp_path / "t").write_text(f'{{"atoll_trace": 1}}\n{{"kind": "moon_rose", "at": 0.5, "moon": 3}}\n{known}\n')
+    assert list(read_trace(tmp_path / "t")) == [LinkChanged(at=1.0, link="x", up=True)]
+
+
 def test_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="No such file"):
         list(read_trace(tmp_path / "none"))
-
-
-def test_every_event_is_documented() -> None:
-    document = (Path(__file__).parents[1] / "docs" / "traces.md").read_text()
-    shipped = [kind for kind, made in Event.kinds.items() if made.__module__ == "atoll.trace"]
-    assert {"run_started", "transferred"} <= set(shipped)
-    for kind in shipped:
-        assert f"`{kind}`" in document
-        for field in Event.kinds[kind].__dataclass_fields__:
-            if field not in ("kind", "kinds"):
-                assert f"`{field}`" in document, f"{kind}.{field}"
-
-
-def test_kinds_are_named_for_their_classes() -> None:
-    assert (RunStarted.kind, Transferred.kind) == ("run_started", "transferred")
 
 
 def test_a_tail_reads_whole_lines_as_they_come(tmp_path: Path) -> None:

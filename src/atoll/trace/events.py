@@ -1,24 +1,11 @@
-"""The trace of a run: typed events, one JSON object a line, written as the run goes and read back by one reader.
+"""The events of a run, as types: what a trace is made of.
 
-The first line says what the file is: ``{"atoll_trace": 1}``.  Every other line is an event: ``kind`` names its class
-below, the other keys are the class's fields; docs/traces.md lists them all.  Times are virtual or real seconds since
-the run began, to the microsecond.  A run that dies leaves a readable trace: at most its last line is torn, and the
-reader leaves that one out.
-
-A new kind of event is a new frozen dataclass that derives from `Event`; nothing else changes.
+A new kind of event is a new frozen dataclass that derives from `Event`, and a row in docs/traces.md; nothing else
+changes.  A field that is added to a kind has a default, so that older traces can be read.
 """
 
-import dataclasses
-import json
-import types
-import typing
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
-from typing import Any, ClassVar, Protocol, Self, TextIO
-
-from atoll.errors import TraceError, nearest
+from typing import ClassVar, Protocol
 
 __all__ = [
     "CheckpointSaved",
@@ -45,20 +32,12 @@ __all__ = [
     "SeatTaken",
     "StageReported",
     "Tested",
-    "Trace",
-    "TraceTail",
     "TrainingStarted",
     "Transferred",
     "ViewChanged",
     "Waited",
     "WayMeasured",
-    "encode_event",
-    "encode_header",
-    "read_trace",
 ]
-
-VERSION = 1
-_FLUSH_EVERY = 200
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -396,169 +375,3 @@ class Recorder(Protocol):
     def record(self, event: Event) -> None: ...
 
     def flush(self) -> None: ...
-
-
-class Trace:
-    """Writes events to a file; a context manager.  Events come in order of time.
-
-    Args:
-        path: the file.
-        append: whether to go on with what it holds.
-    """
-
-    def __init__(self, path: Path, *, append: bool = False) -> None:
-        self._file: TextIO = path.open("a" if append else "w", encoding="utf-8", newline="\n")
-        if not append:
-            self._file.write(encode_header())
-        self._file.flush()
-        self._unflushed = 0
-
-    def record(self, event: Event) -> None:
-        self._file.write(encode_event(event))
-        self._unflushed += 1
-        if self._unflushed >= _FLUSH_EVERY:
-            self.flush()
-
-    def flush(self) -> None:
-        self._file.flush()
-        self._unflushed = 0
-
-    def close(self) -> None:
-        self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-@cache
-def _names(kind: str) -> tuple[str, ...]:
-    return tuple(field.name for field in dataclasses.fields(Event.kinds[kind]))
-
-
-def encode_header() -> str:
-    """The first line of a trace."""
-    return json.dumps({"atoll_trace": VERSION}) + "\n"
-
-
-def encode_event(event: Event) -> str:
-    """An event's line."""
-    fields: dict[str, Any] = {"kind": event.kind}
-    for name in _names(event.kind):
-        value = getattr(event, name)
-        fields[name] = round(value, 6) if isinstance(value, float) else value
-    return json.dumps(fields, separators=(",", ":"), ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def read_trace(path: Path) -> Iterator[Event]:
-    """The events of a trace file, in order.  A torn last line is left out; anything else that is wrong is a
-    `TraceError`.
-    """
-    try:
-        with path.open(encoding="utf-8") as lines:
-            _check_header(path, lines.readline())
-            for number, line in enumerate(lines, 2):
-                if not line.endswith("\n"):
-                    return  # the run died while writing it
-                yield _decode(line, f"{path}, line {number}")
-    except OSError as error:
-        raise TraceError(f"trace {path}: {error.strerror or error}") from None
-    except UnicodeDecodeError:
-        raise TraceError(f"trace {path}: not a trace of Atoll (expected UTF-8 text)") from None
-
-
-class TraceTail:
-    """Follows a trace that is being written.
-
-    Args:
-        path: the trace, which may not be there yet.
-        kinds: the events of interest; others are not even read.
-    """
-
-    def __init__(self, path: Path, *kinds: type[Event]) -> None:
-        self._path = path
-        self._marks = [f'"kind":"{kind.kind}"' for kind in kinds]
-        self._offset = 0
-
-    def look(self) -> Iterator[Event]:
-        """What has come since, in whole lines."""
-        try:
-            with self._path.open("rb") as file:
-                file.seek(self._offset)
-                news = file.read()
-        except FileNotFoundError:
-            return
-        complete = news.rfind(b"\n") + 1
-        self._offset += complete
-        for line in news[:complete].decode().splitlines():
-            if any(mark in line for mark in self._marks):
-                yield _decode(line, str(self._path))
-
-
-def _check_header(path: Path, line: str) -> None:
-    try:
-        version = json.loads(line)["atoll_trace"]
-    except (ValueError, KeyError, TypeError):
-        raise TraceError(f'trace {path}: not a trace of Atoll (expected the first line {{"atoll_trace": …}})') from None
-    if version != VERSION:
-        raise TraceError(f"trace {path}: version {version}; this Atoll reads version {VERSION}")
-
-
-def _decode(line: str, where: str) -> Event:
-    try:
-        values = json.loads(line)
-        kind = values.pop("kind")
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise TraceError(f"trace {where}: expected a JSON object with a 'kind', not {line.strip()[:60]!r}") from None
-    made = Event.kinds.get(kind)
-    if made is None:
-        raise TraceError(f"trace {where}: there is no event {kind!r}; {nearest(str(kind), Event.kinds)}")
-    readers = _readers(kind)
-    missing = [name for name in _required(kind) if name not in values]
-    unknown = [name for name in values if name not in readers]
-    if missing or unknown:
-        wrong = f"has no {missing[0]!r}" if missing else f"has {unknown[0]!r}; {nearest(unknown[0], readers)}"
-        raise TraceError(f"trace {where}: event {kind!r} {wrong}")
-    try:
-        return made(**{name: read(values[name]) for name, read in readers.items() if name in values})
-    except (TypeError, ValueError) as error:
-        raise TraceError(f"trace {where}: event {kind!r}: {error}") from None
-
-
-@cache
-def _readers(kind: str) -> dict[str, Callable[[Any], Any]]:
-    hints = typing.get_type_hints(Event.kinds[kind])
-    return {name: _reader(hints[name]) for name in _names(kind)}
-
-
-@cache
-def _required(kind: str) -> tuple[str, ...]:
-    """The fields without a default: a trace may be older than the others."""
-    fields = dataclasses.fields(Event.kinds[kind])
-    missing = dataclasses.MISSING
-    return tuple(each.name for each in fields if each.default is missing and each.default_factory is missing)
-
-
-def _reader(hint: Any) -> Callable[[Any], Any]:
-    """Turns what JSON gives into what a field is declared as, or raises `TypeError`."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is tuple:
-        inner = _reader(arguments[0])
-        return lambda value: tuple(inner(each) for each in value)
-    if origin is dict:
-        inner = _reader(arguments[1])
-        return lambda value: {key: inner(each) for key, each in value.items()}
-    if origin is types.UnionType:
-        inner = _reader(next(each for each in arguments if each is not types.NoneType))
-        return lambda value: None if value is None else inner(value)
-
-    def read(value: Any) -> Any:
-        if hint is float and type(value) is int:
-            return float(value)
-        if type(value) is not hint:
-            raise TypeError(f"expected {hint.__name__}, found {value!r}")
-        return value
-
-    return read
