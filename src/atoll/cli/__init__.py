@@ -1,0 +1,51 @@
+"""The command line: one file for each command.
+
+What a user got wrong is told in one line on standard error, with exit status 2.
+"""
+
+import io
+import sys
+
+import typer
+
+from atoll.cli import compare, fuzz, networks, node, plan, probe, report, strategies  # commands register themselves
+from atoll.cli.app import app
+from atoll.errors import UserError
+
+__all__ = ["app", "compare", "fuzz", "main", "networks", "node", "plan", "probe", "report", "strategies"]
+
+
+def main() -> None:
+    """What the `atoll` command runs."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace", line_buffering=True)  # a character that cannot be shown is replaced
+    try:
+        status = app(_with_script(sys.argv[1:]), standalone_mode=False)
+    except UserError as error:
+        _complain(str(error))
+    except typer.Abort:
+        sys.exit(130)
+    except Exception as error:  # the command line's own complaints have no public base class
+        tell = getattr(error, "format_message", None)
+        if tell is None:
+            raise
+        _complain(str(tell()))
+    else:
+        sys.exit(status if isinstance(status, int) else 0)
+
+
+def _with_script(arguments: list[str]) -> list[str]:
+    """What follows a script's name is the script's, however it looks."""
+    for place, argument in enumerate(arguments):
+        if argument == "--":
+            break
+        if place > 0 and argument.endswith(".py") and not argument.startswith("-"):
+            return [*arguments[:place], "--", *arguments[place:]]
+    return arguments
+
+
+def _complain(message: str) -> None:
+    """One line on standard error, and status 2."""
+    print("atoll:", " ".join(message.split()), file=sys.stderr)  # noqa: T201 - no markup, no wrapping
+    sys.exit(2)

@@ -1,0 +1,48 @@
+"""The `atoll` command, and the options that several of its commands have.
+
+Commands import what they need when they run: torch takes seconds to load, and looking at a network should not.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from atoll.version import VERSION
+
+__all__ = ["Data", "Device", "NetworkName", "Out", "Script", "ShardsName", "TaskName", "app"]
+
+app = typer.Typer(
+    help="Train PyTorch models across machines joined by unreliable networks.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def _version(wanted: bool) -> None:  # noqa: FBT001 - the shape of a typer callback
+    if wanted:
+        Console().print(f"atoll {VERSION}")
+        raise typer.Exit
+
+
+@app.callback()
+def _atoll(
+    version: Annotated[  # noqa: FBT002 - handled by its callback
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    pass
+
+
+NetworkName = Annotated[str, typer.Argument(help="A preset's name, or the path of a TOML file.")]
+TaskName = Annotated[str, typer.Option("--task", help="digits, mnist, text, or your own as module:object.")]
+Data = Annotated[Path | None, typer.Option("--data", help="Where the task's data lies.")]
+ShardsName = Annotated[str, typer.Option("--shards", help="iid, dirichlet:A, label or seldp.")]
+Device = Annotated[str, typer.Option("--device", help="Where torch computes: cpu, cuda, cuda:1.")]
+Out = Annotated[Path, typer.Option("--out", help="Where traces and the report go.")]
+Script = Annotated[
+    list[str] | None,
+    typer.Argument(help="Your own script, train.py, and its arguments, instead of a task.", metavar="[SCRIPT ARGS…]"),
+]

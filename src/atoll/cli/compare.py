@@ -1,0 +1,166 @@
+"""`atoll compare` and `atoll run`: many runs, or one, in simulation or on an emulated network."""
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from atoll.cli.app import Data, Device, NetworkName, Out, Script, ShardsName, TaskName, app
+from atoll.errors import CheckpointError, needs_extra
+from atoll.network import load_network
+from atoll.world.faults import load_faults
+
+if TYPE_CHECKING:
+    from atoll.compare import Plan
+
+__all__ = ["compare", "run"]
+
+Limit = Annotated[
+    float | None, typer.Option("--limit", min=1.0, help="Virtual seconds; 20 times the ideal if left out.")
+]
+Faults = Annotated[Path | None, typer.Option("--faults", help="A script of faults, TOML (docs/faults.md).")]
+WorldName = Annotated[
+    str, typer.Option("--world", help="sim, or emulate: real processes and real TCP on this machine, in real time.")
+]
+Islands = Annotated[
+    str,
+    typer.Option("--islands", help="Nodes that hold a model together: auto, or A1+A2/B1+B2 (docs/islands.md)."),
+]
+
+
+@app.command()
+def compare(
+    network: NetworkName = "triangle",
+    script: Script = None,
+    strategies: Annotated[
+        list[str] | None, typer.Option("--strategy", "-s", help="May be given many times; a good choice if left out.")
+    ] = None,
+    task: TaskName = "digits",
+    data: Data = None,
+    shards: ShardsName = "dirichlet:0.3",
+    seeds: Annotated[int, typer.Option(min=1, help="How many.")] = 5,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = os.cpu_count() or 1,
+    limit: Limit = None,
+    device: Device = "cpu",
+    faults: Faults = None,
+    world: WorldName = "sim",
+    islands: Islands = "",
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the results here too.")] = None,
+    out: Out = Path("report"),
+) -> None:
+    """Find out which strategy reaches the target first, in simulation: a table, traces, and a page to look at."""
+    from atoll.compare import DEFAULT_STRATEGIES, Plan
+    from atoll.strategies import ISLANDS_STRATEGY
+
+    network, script = _network_and_script(network, script)
+    net = load_network(network)
+    plan = Plan.of(
+        net,
+        task=Path(script[0]).name if script else task,
+        script=script,
+        data=data,
+        strategies=strategies or ([ISLANDS_STRATEGY] if islands else DEFAULT_STRATEGIES),
+        shards=shards,
+        seeds=range(seeds),
+        limit_s=limit,
+        device=device,
+        faults=load_faults(faults, net.node_names) if faults else (),
+        world=world,
+        islands=islands,
+    )
+    _compare(plan, out, jobs=jobs, json_file=json_file)
+
+
+def _network_and_script(network: str, script: list[str] | None) -> tuple[str, list[str]]:
+    """What stands where the network is expected may be a script already."""
+    return ("triangle", [network, *(script or ())]) if network.endswith(".py") else (network, script or [])
+
+
+def _compare(plan: "Plan", out: Path, *, jobs: int, json_file: Path | None) -> None:
+    from atoll.compare import compare as run_comparison
+    from atoll.report.tables import comparison_table
+
+    with needs_extra("report", "the report page"):  # before hours of training, not after them
+        from atoll.report.page import write_page
+    console = Console()
+    traces = out / "traces"
+    try:
+        found = run_comparison(plan, traces, jobs=jobs, console=console)
+    except KeyboardInterrupt:
+        kept = len(list(traces.glob("*.jsonl")))
+        console.print(f"Stopped. {kept} finished runs are kept in {traces}; `atoll report {out}` shows them.")
+        if plan.checkpoints:
+            console.print(f"The same command with --resume goes on from the last checkpoint in {plan.checkpoints}.")
+        raise typer.Exit(130) from None
+    console.print(comparison_table(found))
+    if json_file:
+        json_file.write_text(json.dumps(found.as_json(), indent=1) + "\n")
+    page = out / "report.html"
+    write_page(found, page)
+    console.print(f"Report: {page}", highlight=False, soft_wrap=True)
+    if found.failures:
+        told = f"{len(found.failures)} of {len(found.failures) + len(found.results)} runs failed"
+        console.print(f"{told}; their tracebacks: {traces}/*.failed.json", highlight=False, soft_wrap=True)
+        raise typer.Exit(1)
+
+
+@app.command()
+def run(
+    network: NetworkName,
+    script: Script = None,
+    strategy: Annotated[
+        str | None,
+        typer.Option("--strategy", "-s", help="Of communication; else what the script says, or a plain mean."),
+    ] = None,
+    task: TaskName = "digits",
+    data: Data = None,
+    shards: ShardsName = "dirichlet:0.3",
+    seed: Annotated[int, typer.Option(help="Where all randomness comes from.")] = 0,
+    limit: Limit = None,
+    device: Device = "cpu",
+    faults: Faults = None,
+    world: WorldName = "sim",
+    islands: Islands = "",
+    *,
+    checkpoint: Annotated[
+        Path | None, typer.Option("--checkpoint", help="Save here, now and then, what every node is.")
+    ] = None,
+    checkpoint_every: Annotated[
+        float | None, typer.Option(min=1.0, help="Virtual seconds between checkpoints; 60 if left out.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the last one in --checkpoint.")] = False,
+    out: Out = Path("report"),
+) -> None:
+    """Train once, in simulation, and show it as it goes."""
+    from atoll.compare import Plan
+    from atoll.strategies import DEFAULT_STRATEGY, ISLANDS_STRATEGY
+
+    if checkpoint is not None and checkpoint.exists() and not checkpoint.is_dir():
+        raise CheckpointError(f"--checkpoint: {checkpoint} is a file: expected a folder")
+    if resume and checkpoint is None:
+        raise CheckpointError("--resume: expected --checkpoint FOLDER too, which says where to go on from")
+    if checkpoint_every is not None and checkpoint is None:
+        raise CheckpointError("--checkpoint-every: expected --checkpoint FOLDER too, which says where to save")
+    network, script = _network_and_script(network, script)
+    net = load_network(network)
+    plan = Plan.of(
+        net,
+        task=Path(script[0]).name if script else task,
+        script=script,
+        data=data,
+        strategies=[strategy or ("" if script else ISLANDS_STRATEGY if islands else DEFAULT_STRATEGY)],
+        shards=shards,
+        seeds=[seed],
+        limit_s=limit,
+        device=device,
+        faults=load_faults(faults, net.node_names) if faults else (),
+        world=world,
+        islands=islands,
+        checkpoints=checkpoint,
+        checkpoint_s=checkpoint_every or 60.0,
+        resume=resume,
+    )
+    _compare(plan, out, jobs=1, json_file=None)

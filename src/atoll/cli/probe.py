@@ -1,0 +1,32 @@
+"""`atoll probe`: ask a run what it has measured of its links."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from atoll.cli.app import app
+from atoll.errors import InvitationError
+
+__all__ = ["probe"]
+
+
+@app.command()
+def probe(
+    invitation: Annotated[str, typer.Argument(help="To a run.")],
+    save: Annotated[Path | None, typer.Option("--save", help="Write the network here, as TOML.")] = None,
+) -> None:
+    """Ask a run what its nodes have measured of their links; the network can be simulated later."""
+    from atoll.report.probe import network_of, probe_run
+
+    report = probe_run(invitation)
+    text = network_of(report)
+    if save:
+        try:
+            save.write_text(text)
+        except OSError as error:
+            raise InvitationError(f"--save {save}: {error.strerror or error}") from None
+        Console().print(f"Network: {save}; `atoll compare {save}` simulates it.", highlight=False, soft_wrap=True)
+    else:
+        Console().print(text, markup=False, highlight=False)
