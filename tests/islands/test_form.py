@@ -1,6 +1,5 @@
 """Forming islands: against all ways there are, and never worse than simple rules."""
 
-import itertools
 import math
 
 import numpy as np
@@ -9,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atoll.errors import TaskError
-from atoll.islands.cut import Costs, Hop, Layer, Machine, Terms, best_cut
-from atoll.islands.form import Averaging, Pairs, equal_cuts, form, ranges
+from atoll.islands.cut import Layer, Machine, Terms
+from atoll.islands.form import form
+from atoll.islands.plan import Averaging, Pairs
 from tests.islands.brute import best_of_all
 
 
@@ -83,43 +83,3 @@ def test_waiting_for_averages_counts() -> None:
     expected = sum(2 / (island.cut.batch_s + same.averaging_s / 4) for island in same.islands)
     assert same.samples_a_second == pytest.approx(expected)
     assert same.averaging_s > 0
-
-
-def test_equal_cuts_wait_for_the_slowest() -> None:
-    layers = [Layer(str(place), 1.0, 0.0, 0.0, 0.0) for place in range(4)]
-    machines = [Machine(1.0), Machine(3.0)]
-    costs = Costs(layers, Terms(batch=1))
-    equal = equal_cuts(costs, machines, [Hop()])
-    best = best_cut(costs, machines, [Hop()])
-    assert equal is not None
-    assert best is not None
-    assert (equal.slowest_s, best.slowest_s) == (6.0, 3.0)
-    assert equal_cuts(costs, [Machine(1.0)] * 5, [Hop()] * 4) is None
-
-
-@given(st.data())
-def test_any_cuts_average_to_the_mean_of_the_whole(data: st.DataObject) -> None:
-    sizes = data.draw(st.lists(st.integers(0, 5), min_size=1, max_size=8))
-    count = data.draw(st.integers(2, 4))
-    ends = np.concatenate([[0], np.cumsum(sizes)])
-    draw = np.random.default_rng(data.draw(st.integers(0, 1000)))
-    models = draw.standard_normal((count, ends[-1])).astype(np.float32)
-    owners, names = [], itertools.count()
-    for _ in range(count):
-        inner = data.draw(st.sets(st.integers(1, len(sizes)), max_size=len(sizes)))
-        owners.append([(stop, next(names)) for stop in sorted({*inner, len(sizes)})])
-    averaged = models.copy()
-    seen = 0
-    for start, stop, who in ranges(owners):
-        assert start == seen, "every layer is in one range"
-        seen = stop
-        for island, owner in zip(owners, who, strict=True):
-            began = 0
-            for end, name in island:
-                if name == owner:
-                    assert began <= start < stop <= end, "its owner has all of it"
-                began = end
-        part = slice(ends[start], ends[stop])
-        averaged[:, part] = models[:, part].mean(0)
-    assert seen == len(sizes)
-    assert (averaged == models.mean(0)).all()

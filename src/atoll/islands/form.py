@@ -19,11 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll.errors import TaskError
-from atoll.islands.cut import Costs, Cut, Hop, Layer, Machine, Terms, best_cut
+from atoll.islands.cut import Costs, Cut, Layer, Machine, Terms, best_cut
+from atoll.islands.plan import Averaging, Island, Matrix, Pairs, Plan, ranges, shortage
 
-__all__ = ["Averaging", "Island", "Pairs", "Plan", "equal_cuts", "form", "ranges", "reform", "shortage"]
-
-Matrix = NDArray[np.float64]
+__all__ = ["form", "reform"]
 
 EXACT = 9
 """Up to so many machines all sets are looked at."""
@@ -41,77 +40,6 @@ MOST_TOGETHER = 16
 """The largest groups that simple rules make."""
 NEAR = 1e-4
 """Among orders that are as fast, one with less time on links is better: so much of it counts."""
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Pairs:
-    """What lies between machines, by place."""
-
-    latency_s: Matrix
-    bytes_a_second: Matrix
-    there: Matrix
-    """The share of time that they can reach each other."""
-
-    def hop(self, one: int, other: int) -> Hop:
-        """The slower way of the two."""
-        both = (one, other), (other, one)
-        return Hop(
-            max(float(self.latency_s[pair]) for pair in both),
-            min(float(self.bytes_a_second[pair]) for pair in both),
-            min(float(self.there[pair]) for pair in both),
-        )
-
-    def hops(self, order: Sequence[int]) -> list[Hop]:
-        return [self.hop(*pair) for pair in itertools.pairwise(order)]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Averaging:
-    """How islands average their models.
-
-    Attributes:
-        every: steps between two exchanges.
-        overlap: whether pipelines go on meanwhile.
-        size: bytes that are sent, of a byte of parameters.
-    """
-
-    every: int = 8
-    overlap: bool = True
-    size: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Island:
-    """Machines that hold one model, in the order of its stages, by place."""
-
-    order: tuple[int, ...]
-    cut: Cut
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """Who holds what."""
-
-    islands: tuple[Island, ...]
-    idle: tuple[int, ...]
-    """Machines without a stage: they would slow their island down."""
-    samples_a_second: float
-    averaging_s: float
-    """What an exchange between all islands takes, about; 0 if there is one island."""
-    how: str
-
-    @property
-    def name(self) -> str:
-        sizes = [len(island.order) for island in self.islands]
-        if max(sizes) == 1:
-            return "every node its own island" if not self.idle else "islands of one node each"
-        if len(sizes) == 1:
-            return f"one island of {sizes[0]} nodes"
-        return (
-            f"{len(sizes)} islands of {min(sizes)} to {max(sizes)}"
-            if len(set(sizes)) > 1
-            else (f"{len(sizes)} islands of {sizes[0]}")
-        )
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -423,20 +351,6 @@ def form(
     return list(unlike.values())
 
 
-def shortage(costs: Costs, machines: Sequence[Machine]) -> str:
-    """What to say where nobody can hold a model."""
-    least = costs.memory_of(0, costs.count, 1).total
-    there = sum(machine.memory_bytes for machine in machines)
-    unit, factor = ("GB", 1e9) if least >= 1e9 else ("MB", 1e6)
-    told = f"it takes {least / factor:.3g} {unit} in one piece"
-    if len(machines) == 1:
-        return f"one node cannot hold the model: {told}, and it has {there / factor:.3g} {unit}"
-    told += f", and they have {there / factor:.3g} {unit}"
-    if there > least:
-        told += ", but stages keep more than one piece does (weights for batches on their way)"
-    return f"no island of {len(machines)} nodes can hold the model: {told}"
-
-
 def reform(
     layers: Sequence[Layer],
     machines: Sequence[Machine],
@@ -474,30 +388,3 @@ def reform(
         if gain > max(HYSTERESIS, best[0]):
             best = gain, [each for each in islands if each is not island] + made
     return sorted(best[1], key=lambda island: min(island.order))
-
-
-def equal_cuts(costs: Costs, machines: Sequence[Machine], hops: Sequence[Hop]) -> Cut | None:
-    """The same number of layers for everybody: what is done where nobody measures.  `None` if that does not fit."""
-    count = len(machines)
-    if count > costs.count:
-        return None
-    ends = [round(place * costs.count / count) for place in range(count + 1)]
-    stages = [
-        costs.stage(start, stop, machines[place], hops[place] if place < count - 1 else None, count - place)
-        for place, (start, stop) in enumerate(itertools.pairwise(ends))
-    ]
-    fits = all(stage.memory.total <= machine.memory_bytes for stage, machine in zip(stages, machines, strict=True))
-    return Cut(tuple(stages)) if fits else None
-
-
-def ranges(owners: Sequence[Sequence[tuple[int, int]]]) -> list[tuple[int, int, tuple[int, ...]]]:
-    """Spans of layers that have one owner in every island: first layer, the one behind the last, and who owns them.
-
-    Args:
-        owners: for each island, where each stage ends, and who has it, in order.
-    """
-    ends = sorted({stop for island in owners for stop, _ in island})
-    return [
-        (start, stop, tuple(next(who for end, who in island if end >= stop) for island in owners))
-        for start, stop in itertools.pairwise([0, *ends])
-    ]

@@ -11,7 +11,7 @@ import networkx as nx
 import numpy as np
 
 from atoll.islands.cut import BACKWARD, FORWARD, Layer, Machine
-from atoll.islands.form import Pairs
+from atoll.islands.plan import Pairs
 from atoll.network import Link, Network, Way
 from atoll.world.sim.physics import PACKET_BYTES, SEGMENT_BYTES, loss_limit
 
