@@ -1,6 +1,7 @@
 import asyncio
 import contextlib
 import hashlib
+import logging
 import resource
 import time
 from concurrent.futures import ProcessPoolExecutor
@@ -106,6 +107,15 @@ class TestReach:
             run(network(PAIR), program)
 
 
+def test_simulated_nodes_log_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    async def program(world: SimWorld) -> None:
+        logging.getLogger("atoll").warning("%s: training stands still", world.name)
+
+    run(network(PAIR), program)
+    logging.getLogger("atoll").warning("after it")
+    assert caplog.messages == ["after it"]
+
+
 class TestStalling:
     def test_a_deadlocked_protocol_is_told_with_its_waiting_parts(self) -> None:
         async def reduce_step(world: SimWorld, other: str) -> None:
@@ -150,7 +160,7 @@ class TestStalling:
             if world.name == "0":
                 await wait_for_godot()
 
-        with pytest.raises(Stalled, match=r"0: is in .*wait_for_godot \(test_sim.py:\d+\)"):
+        with pytest.raises(Stalled, match=r"0: is in .*wait_for_godot \(test_simulation.py:\d+\)"):
             run(network(PAIR), program)
 
     def test_a_program_that_waits_on_though_cancelled(self) -> None:

@@ -8,6 +8,7 @@ waits for what.
 import asyncio
 import gc
 import itertools
+import logging
 import math
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -147,7 +148,8 @@ class Simulation:
                     self.links.faults_to_come += 1
                     self.loop.at(time, self._change_fault, fault, on, background=True)
         try:
-            results, finished = self.loop.run_until_complete(self._run_all(program, limit_s, begin_s))
+            with _quiet():
+                results, finished = self.loop.run_until_complete(self._run_all(program, limit_s, begin_s))
             reason = "finished" if finished else self._stopped or "stopped"
         except BaseException as error:
             reason = "stalled" if isinstance(error, Stalled) else f"failed: {type(error).__name__}"
@@ -343,6 +345,17 @@ class Simulation:
         if self.links.waits_for_weather() or any(reach.may_wake for reach in self.reaches()):
             return True
         return self.links.faults_to_come > 0 or (self._waiting_for_reach > 0 and self.links.may_change())
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Simulated nodes log nothing: what a node would say on its own machine would be said of thousands here."""
+    log = logging.getLogger("atoll")
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = before
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
