@@ -9,12 +9,14 @@ from atoll.network import load_network
 from atoll.runs.simulated import RunSpec, simulate
 from atoll.strategies.fragment import Fragment
 from atoll.strategies.rounds import Rounds
+from atoll.strategies.trailer import Tail
 from atoll.trace import ContributionRefused, Tested, read_trace
+from atoll.training.replica import TrainedReplica
 from atoll.vectors import Vector
 
 
 @pytest.mark.parametrize("strategy", ["vrl:codec=int8", "allreduce:every=4", "diloco:every=4"])
-@pytest.mark.parametrize("lie", ["the sign turned, times ten", "a million"])
+@pytest.mark.parametrize("lie", ["the sign turned, times ten", "a million", "a weight of a million"])
 def test_one_member_that_lies(strategy: str, lie: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It also adds up a share of the values, and its own judge believes it: who is refused again and again is not
     trusted with that either.
@@ -28,13 +30,18 @@ def test_one_member_that_lies(strategy: str, lie: str, tmp_path: Path, monkeypat
             lying.update(id(fragment) for fragment in rounds._fragments)
 
     def payload(fragment: Fragment, snapshot: Vector | None, weight: float) -> Vector | None:
-        given = honest(fragment, snapshot, weight)
-        if id(fragment) not in lying or given is None:
+        given = honest(fragment, snapshot, min(weight, 1.0))
+        if id(fragment) not in lying or given is None or "weight" in lie:
             return given
         agreed = fragment.origin if fragment.origin is not None else np.zeros_like(given)
         lied: Vector = agreed - np.float32(10) * (given - agreed) if "sign" in lie else np.full_like(given, 1e6)
         return lied
 
+    def own(replica: TrainedReplica, weight: float, report: Vector, *, alarm: bool = False) -> Vector:
+        return tail(replica, 1e6 if "weight" in lie and replica.world.name == "3" else weight, report, alarm=alarm)
+
+    tail = Tail.own
+    monkeypatch.setattr(Tail, "own", staticmethod(own))
     monkeypatch.setattr(Rounds, "__init__", watch)
     monkeypatch.setattr(Fragment, "payload", payload)
     spec = RunSpec(

@@ -1,5 +1,6 @@
 import numpy as np
 
+from atoll.collectives.reduce import Reduced
 from atoll.strategies.fragment import Fragment
 from atoll.strategies.parts.ahead import OwnSteps, SharedSteps, Steps
 from atoll.strategies.parts.correction import Uncorrected
@@ -26,6 +27,16 @@ def test_a_round_that_is_given_up_costs_nothing() -> None:
     assert first is not None
     assert again is not None
     assert first.tolist() == again.tolist() == [14, 24]
+
+
+def test_who_has_nothing_left_to_learn_takes_what_others_have_learned() -> None:
+    """Its own change is next to nothing, so a sound mean is many times as long; one that is absurd is not taken."""
+    for mean, sound in ((1.0, True), (1e4, False)):
+        fragment = Fragment(slice(0, 2), TakeMean(), OwnSteps(), Uncorrected(), 1.0, absolute=False)
+        fragment.start(vector(10, 10))
+        assert fragment.begin(vector(10, 10.000001))
+        assert fragment.payload(vector(10, 10.000001), 1.0) is not None
+        assert fragment.accepts(Reduced(vector(mean, mean), vector(1.0)), 1.0) is sound
 
 
 def test_whatever_was_before_all_who_begin_from_the_same_go_on_alike() -> None:

@@ -198,16 +198,21 @@ class Judge:
             alike: whether every member adds up the same, and must come to the same sum.
         """
         trailers, factors = self.trailers(members, trailers)
-        scales = self.scales(members, vectors, trailers, span, usual=usual, alike=alike)
+        scales = self.scales(members, vectors, trailers, factors, span, usual=usual, alike=alike)
         summed = _add(trailers)
         if all(scale == 1 for scale in scales) and all(factor == 1 for factor in factors):
             return _add(vectors), summed
         origin = self._part(span)
         total, weight = np.zeros_like(vectors[0]), 0.0
+        usual_weight = median([float(each[0]) for each in trailers])
         for vector, trailer, scale, factor in zip(vectors, trailers, scales, factors, strict=True):
             if scale > 0:
-                total += _scaled(vector * np.float32(factor), origin, float(trailer[0]), scale)
-                weight += float(trailer[0])
+                own = float(trailer[0])
+                share = (
+                    min(1.0, usual_weight / own) if scale < 1 < own else 1.0
+                )  # who is taken again has no more to say
+                total += np.float32(share) * _scaled(vector * np.float32(factor), origin, own, scale)
+                weight += share * own
         if weight > 0:
             total *= np.float32(float(summed[0]) / weight)
         elif origin is not None:
@@ -258,12 +263,23 @@ class Judge:
         members: tuple[str, ...],
         vectors: list[Vector],
         trailers: list[Vector],
+        factors: list[float],
         span: slice | None = None,
         *,
         usual: float = 0.0,
         alike: bool = False,
     ) -> list[float]:
-        """What each member's vector is to be multiplied with: 0 where it is refused."""
+        """What each member's vector is to be multiplied with: 0 where it is refused.
+
+        Args:
+            members: who brings them.
+            vectors: their values.
+            trailers: their trailers, and
+            factors: what their weights were cut down by (`trailers`).
+            span: which part of all values this is.
+            usual: how long a vector may be, whatever the others' are.
+            alike: whether every member must come to the same.
+        """
         refused = self._refused_alike if alike else self._refused
         origin = self._part(span)
         lengths = [
@@ -283,14 +299,14 @@ class Judge:
                 continue
             others = [pace for other, pace in enumerate(paces) if other != place and 0 < pace < math.inf]
             middle = max(float(np.median(others)), least) if len(others) > 1 else math.inf
-            scales.append(self._scale(name, paces[place], middle, refused))
+            scales.append(self._scale(name, paces[place], middle, refused, is_sane=factors[place] == 1))
         return scales
 
-    def _scale(self, name: str, pace: float, middle: float, refused: _Refusals) -> float:
+    def _scale(self, name: str, pace: float, middle: float, refused: _Refusals, *, is_sane: bool) -> float:
         if self._far_out == math.inf or pace <= self._far_out * middle:
             refused.forgive(name)
             return 1.0
-        if refused.is_taken(name):
+        if refused.is_taken(name) and is_sane:
             self._refuse(self._round, f"{name}: {pace / middle:.0f} times as long as the others; taken at their length")
             return middle / pace
         self._refuse(self._round, f"{name}: {pace / middle:.0f} times as long as the others")

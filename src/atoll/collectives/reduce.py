@@ -170,8 +170,8 @@ class Coded(Reduction):
         unsent = self._left(values, vectors[meeting.rank])
         if not self.by_senders:
             return Reduced(*meeting.judge.add_up(meeting.members, vectors, tails, alike=True), unsent)
-        tails, _ = meeting.judge.trailers(meeting.members, tails)
-        scales = meeting.judge.scales(meeting.members, vectors, tails, alike=True)
+        tails, factors = meeting.judge.trailers(meeting.members, tails)
+        scales = meeting.judge.scales(meeting.members, vectors, tails, factors, alike=True)
         vectors = [each if scale else np.zeros_like(each) for each, scale in zip(vectors, scales, strict=True)]
         norms = [float(np.linalg.norm(each)) for each in vectors]
         middle = float(np.median(norms))

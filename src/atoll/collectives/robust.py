@@ -50,7 +50,7 @@ class Robust(Reduction):
         own_sent = vectors[meeting.rank]
         unsent = values - own_sent if all_finite(own_sent) else np.zeros_like(values)
         tails, factors = meeting.judge.trailers(meeting.members, [each for _, each in read])
-        scales = meeting.judge.scales(meeting.members, vectors, tails, alike=True)
+        scales = meeting.judge.scales(meeting.members, vectors, tails, factors, alike=True)
         kept = [
             (vector * np.float32(scale * factor), each)
             for vector, each, scale, factor in zip(vectors, tails, scales, factors, strict=True)
