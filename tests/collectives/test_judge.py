@@ -158,3 +158,12 @@ def test_what_comes_one_at_a_time_is_compared_with_what_is_usual() -> None:
     assert lengths.scale("d", 10.0) == 0.0
     assert lengths.scale("d", 3.0) == 1.0
     assert lengths.scale("a", float("nan")) == 0.0
+
+
+def test_values_that_do_not_have_their_weight_are_refused_in_any_round() -> None:
+    """In the first round of a view changes may be long; a weight of 10⁶ on plain values would shrink the model."""
+    origin = np.full(4, 10, dtype=np.float32)
+    found, heard = judge(origin=origin, lenient=True)
+    total, tail = found.add_up(NAMES, vectors(1, 1, 1, 1, origin=10), trailers(1, 1, 1e6, 1))
+    assert total / tail[0] == pytest.approx(10.5, rel=1e-5)
+    assert any("do not fit its weight" in each for each in heard)

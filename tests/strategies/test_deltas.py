@@ -72,3 +72,17 @@ def test_who_begins_anew_is_told_everything() -> None:
     own = (replicas["2"].steps * 3) / 3
     assert replicas["2"].values[0] == pytest.approx(others + own, rel=0.1)
     assert replicas["0"].steps == 100
+
+
+def test_nobody_waits_for_a_seat_that_nobody_has_taken_or_for_one_that_hangs() -> None:
+    """Over real links a run has more seats than nodes; and a machine whose training stands still can be reached."""
+    net = network('[[node]]\ncount = 3\nstep_s = 0.5\n[[link]]\namong = "*"\nlatency_ms = 20')
+    for kind, waits in (("crash", 0.6), ("hang", 3.0)):
+        fault = f'[[fault]]\nkind = "{kind}"\nnodes = "2"\nat = 0\nuntil = 200\n'
+        ends: dict[str, float] = {}
+
+        def look(replica: VectorReplica, ends: dict[str, float] = ends) -> None:
+            ends[replica.world.name] = replica.world.now
+
+        run_strategy(net, parse_strategy("ssp:bound=3"), moving, steps=40, look=look, script=fault, linger_s=0.0)
+        assert max(ends["0"], ends["1"]) <= 20 + waits, kind

@@ -32,6 +32,10 @@ HEAVY = 10.0
 """How many times the median of the others' a weight may be."""
 BUSY = 100.0
 """How many times as much as the median of the others a member may have worked."""
+LOST = 0.5
+"""A member whose weight is absurd may not move the model by so much of its length, whatever the round is of.  Values
+that do not have the weight that they are said to have are next to nothing, and would shrink the model.
+"""
 PATIENCE = 3
 """How often in a row a member is refused for its length before it is taken again, the first time."""
 LARGEST = 1e7
@@ -296,6 +300,11 @@ class Judge:
                 continue
             if trailers[place][0] <= 0 < lengths[place] and not trailers[place].any():
                 scales.append(0.0)  # its trailer made no sense
+                continue
+            if factors[place] != 1 and origin is not None and lengths[place] > LOST * length(origin):
+                self._refuse(self._round, f"{name}: values that do not fit its weight")
+                refused.is_taken(name)
+                scales.append(0.0)
                 continue
             others = [pace for other, pace in enumerate(paces) if other != place and 0 < pace < math.inf]
             middle = max(float(np.median(others)), least) if len(others) > 1 else math.inf

@@ -4,8 +4,9 @@ A model is x₀ + η Σ changes / N, of all nodes' changes that have arrived.  W
 and goes with the next message, so a slow link gets fewer and larger changes, and none is lost or counted twice.  What a
 codec leaves out is not told yet: it stays in the node's own model meanwhile.
 
-With bounded staleness (SSP; Ho et al., 2013) a node that is more than `bound` steps ahead of the slowest it has heard
-of waits, but at most two seconds a step: a peer that is cut off slows nobody down for good.
+With bounded staleness (SSP; Ho et al., 2013) a node that is more than `bound` steps ahead of the slowest waits, for two
+seconds at most.  Nobody waits for a peer that cannot be reached, nor, once it was waited for in vain, for one that says
+nothing.
 
 A node that joins is new: it has the others tell it what they began from and everything that they have changed since,
 which is two models' worth from each, and which they do at once, whatever their training does.  Until it has that, it
@@ -74,6 +75,8 @@ class Deltas(Talk):
         self._lengths = Lengths()
         """How much peers usually change in a step."""
         self._heard = asyncio.Event()
+        self._silent: set[str] = set()
+        """Who was waited for in vain, and has said nothing since."""
         self._before: Vector | None = None
         self._base: Vector | None = None
         """What the run began from."""
@@ -171,13 +174,22 @@ class Deltas(Talk):
         world, since = self._replica.world, self._replica.world.now
         try:
             async with asyncio.timeout(WAIT_S):
-                while self._clocks and self._replica.steps - min(self._clocks.values()) > self._bound:
+                while self._behind():
                     self._heard.clear()
                     await self._heard.wait()
         except TimeoutError:
-            pass
+            self._silent.update(self._behind())
         if world.now > since:
             world.record(Waited(at=world.now, node=world.name, since=since, why="the slowest"))
+
+    def _behind(self) -> list[str]:
+        """Who is to be waited for."""
+        world, least = self._replica.world, self._replica.steps - self._bound
+        return [
+            name
+            for name, clock in self._clocks.items()
+            if clock < least and name not in self._silent and world.peer(name).reachable
+        ]
 
     def _tell(self) -> None:
         """Tells every peer that has acknowledged what it was told before."""
@@ -234,6 +246,7 @@ class Deltas(Talk):
             world.record(ContributionRefused(at=world.now, node=world.name, name="change", why=why))
             read = read[0] * np.float32(scale), *read[1:]
         self._clocks[message.sender] = max(self._clocks[message.sender], self._began[message.sender] + step)
+        self._silent.discard(message.sender)
         self._arrived.append(read)
         self._heard.set()
         record_push(world, f"change of {message.sender}", sent_s)
@@ -265,7 +278,8 @@ class Deltas(Talk):
         if not self._is_new:
             buffers = self._replica.read(Quantity.BUFFERS).tobytes()
             body = self._base.tobytes() + self._changed.tobytes() + buffers + self._own_work().tobytes()
-            self._spawn(self._replica.world.peer(message.sender).send(BASE, body=body))
+            head = _HEAD.pack(self._replica.steps, self._replica.world.now)
+            self._spawn(self._replica.world.peer(message.sender).send(BASE, head, body))
 
     def _take_base(self, message: Message) -> None:
         """What the run began from, and all that the sender has changed since."""
@@ -274,7 +288,9 @@ class Deltas(Talk):
         base = np.frombuffer(message.body[:size], dtype=np.float32)
         if base.shape != self._base.shape or not all_finite(base):
             raise ValueError(f"{len(message.body)} bytes are not what a model of {len(self._base)} began from")
+        step, _ = _HEAD.unpack(message.head)
         self._arrived.append(self._read(message.body[size:], _floats))
+        self._clocks[message.sender] = max(self._clocks[message.sender], self._began[message.sender] + step)
         if self._is_new and not self._base_is_there:
             self._base, self._base_is_there = base, True
 

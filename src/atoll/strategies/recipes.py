@@ -53,6 +53,8 @@ __all__ = [
 ]
 
 Via = Literal["auto", "star", "gather", "direct", "ring", "tree", "hd", "best"]
+Handed = Literal["auto", "model", "optimizer"]
+"""What a node that is new is handed; `auto`: the optimiser's state too where gradients are averaged."""
 MERGES: dict[str, Merge] = {"drift": Drift(), "equal": Equal(), "age": ByAge(), "pushsum": PushSum()}
 
 
@@ -91,7 +93,7 @@ def allreduce(
     paced: bool = False,
     robust: Literal["no", "median", "trimmed", "clipped"] = "no",
     steady: bool = False,
-    handover: Literal["model", "optimizer"] = "model",
+    handover: Handed = "auto",
 ) -> Talk:
     """Every so many steps all nodes take the mean of all.
 
@@ -109,7 +111,7 @@ def allreduce(
         ahead=_ahead(ahead),
         reduction=_reduction(codec, robust),
         steady=steady,
-        hand_optimizer=handover == "optimizer",
+        hand_optimizer=None if handover == "auto" else handover == "optimizer",
     )
 
 
@@ -130,7 +132,7 @@ def diloco(
     paced: bool = False,
     robust: Literal["no", "median", "trimmed", "clipped"] = "no",
     steady: bool = False,
-    handover: Literal["model", "optimizer"] = "model",
+    handover: Handed = "auto",
 ) -> Talk:
     """Every so many steps an outer optimiser with Nesterov momentum takes a step along what all have changed.
 
@@ -149,7 +151,7 @@ def diloco(
         reduction=_reduction(codec, robust),
         fragments=fragments,
         steady=steady,
-        hand_optimizer=handover == "optimizer",
+        hand_optimizer=None if handover == "auto" else handover == "optimizer",
     )
 
 
@@ -165,7 +167,7 @@ def vrl(
     warmup: Annotated[int, Range(0)] = 0,
     patience: float = 2.0,
     codec: Codec | None = None,
-    handover: Literal["model", "optimizer"] = "model",
+    handover: Handed = "auto",
 ) -> Talk:
     """All nodes average when the slowest has done so many steps; meanwhile each corrects its steps for its own drift.
 
@@ -183,7 +185,7 @@ def vrl(
         outer=partial(Nesterov, rate=rate, momentum=momentum),
         reduction=_reduction(codec),
         correction=VarianceReduced,
-        hand_optimizer=handover == "optimizer",
+        hand_optimizer=None if handover == "auto" else handover == "optimizer",
     )
 
 

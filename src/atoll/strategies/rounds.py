@@ -92,7 +92,8 @@ class Rounds(Talk):
         post: what is made of a mean of gradients.
         correction: makes what is added to the parameters after each of the node's own steps.
         steady: whether the global batch stays what it is while nodes are away: the others then take larger ones.
-        hand_optimizer: whether a node that is new is handed what an optimiser remembers too.
+        hand_optimizer: whether a node that is new is handed what an optimiser remembers too.  If left out, where
+            gradients are averaged: models then stay alike only while their optimisers do.
         on_view: called when rounds are among others.
         first_wait_s: how long the first round of a run is waited for; a node that begins later knows no run without
             rounds, and waits no longer than for others.
@@ -118,10 +119,12 @@ class Rounds(Talk):
         post: Callable[[Vector], Vector] | None = None,
         correction: Callable[[], Correction] = Uncorrected,
         steady: bool = False,
-        hand_optimizer: bool = False,
+        hand_optimizer: bool | None = None,
         on_view: Callable[[], None] | None = None,
         first_wait_s: float = FIRST_WAIT_S,
     ) -> None:
+        if hand_optimizer is None:
+            hand_optimizer = quantity is Quantity.GRADIENT
         self._replica = replica
         self._when = when
         self._quantity = quantity
