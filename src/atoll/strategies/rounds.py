@@ -123,8 +123,6 @@ class Rounds(Talk):
         on_view: Callable[[], None] | None = None,
         first_wait_s: float = FIRST_WAIT_S,
     ) -> None:
-        if hand_optimizer is None:
-            hand_optimizer = quantity is Quantity.GRADIENT
         self._replica = replica
         self._when = when
         self._quantity = quantity
@@ -169,7 +167,7 @@ class Rounds(Talk):
         self._buffers = replica.read(Quantity.BUFFERS)
         """What all members' were, on average, after the last round."""
         sizes = [*(fragment.span.stop - fragment.span.start for fragment in self._fragments), len(self._buffers)]
-        self._handover = Handover(replica, sizes, self._to_hand_out, optimizer=hand_optimizer)
+        self._handover = Handover(replica, sizes, self._to_hand_out, optimizer=bool(hand_optimizer))
         self._steady = steady
         self._on_view = on_view
         self._first_wait_s = first_wait_s
@@ -179,7 +177,7 @@ class Rounds(Talk):
             self._models = Rounds(
                 replica,
                 when=AfterAView(),
-                hand_optimizer=hand_optimizer,
+                hand_optimizer=hand_optimizer is not False,
                 on_view=self._begin_anew,
                 first_wait_s=LEAST_WAIT_S,
             )
