@@ -98,7 +98,7 @@ def test_where_all_add_up_the_same_what_one_saw_before_counts_for_nothing() -> N
     hub, other = judge()[0], judge()[0]
     for _ in range(PATIENCE):
         hub.add_up(NAMES, vectors(2, 2, -20, 2), trailers(1, 1, 1, 1, work=(1, 1, 1, 1)))
-    brought = vectors(2, 2, -20, 2), trailers(1, 1, 1, 1, work=(9, 9, 9, 9))
+    brought = vectors(2, 2, -20, 2), trailers(1, 1, 1, 1, work=(9, 9, 90, 9))
     sums = [each.add_up(NAMES, *brought, alike=True)[0].tolist() for each in (hub, other)]
     assert sums[0] == sums[1]
 
