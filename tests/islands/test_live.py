@@ -38,7 +38,7 @@ def _blocks() -> list[nn.Module]:
     return [layer for i in range(6) for layer in (nn.Linear(128 if i else 16, 128), nn.Tanh())]
 
 
-NAME = "tests.training.test_liveisland:deep"
+NAME = "tests.islands.test_live:deep"
 CARD = Card(task=NAME, strategy="allreduce:every=4,overlap", seats=4, islands="auto:memory=800kB")
 
 
