@@ -81,6 +81,8 @@ class Deltas(Talk):
         self._base: Vector | None = None
         """What the run began from."""
         self._base_is_there = False
+        self._answered: set[str] = set()
+        """Who has told this node everything, or that it is new too."""
         self._is_new = False
         """Whether it does not know what the run began from."""
         self._new_until_s = 0.0
@@ -131,10 +133,12 @@ class Deltas(Talk):
         return bool(arrived)
 
     def _begin_from_base(self) -> bool:
-        """A node that is new goes on from what the run began from, once it is there, with all changes that have come;
-        or from its own model, if nobody has told it anything for long.
+        """A node that is new goes on from what the run began from with everybody's changes, once all who can be reached
+        have told it; or, after a while, with what has come, or with its own model if nothing has.
         """
-        if not self._base_is_there and self._replica.world.now < self._new_until_s:
+        world = self._replica.world
+        is_told = all(name in self._answered or not world.peer(name).reachable for name in self._clocks)
+        if not (self._base_is_there and is_told) and world.now < self._new_until_s:
             return False
         assert self._base is not None
         assert self._changed is not None
@@ -275,15 +279,19 @@ class Deltas(Talk):
         self._told[message.sender] = np.zeros_like(self._changed) if self._is_new else self._changed
         self._busy_since_s[message.sender] = None
         self._began[message.sender] = self._clocks[message.sender] = self._replica.steps
+        body = b""  # who is new has nothing to tell
         if not self._is_new:
             buffers = self._replica.read(Quantity.BUFFERS).tobytes()
             body = self._base.tobytes() + self._changed.tobytes() + buffers + self._own_work().tobytes()
-            head = _HEAD.pack(self._replica.steps, self._replica.world.now)
-            self._spawn(self._replica.world.peer(message.sender).send(BASE, head, body))
+        head = _HEAD.pack(self._replica.steps, self._replica.world.now)
+        self._spawn(self._replica.world.peer(message.sender).send(BASE, head, body))
 
     def _take_base(self, message: Message) -> None:
-        """What the run began from, and all that the sender has changed since."""
+        """What the run began from, and all that the sender has changed since; nothing, if it is new too."""
         assert self._base is not None
+        if not message.body:
+            self._answered.add(message.sender)
+            return
         size = self._base.nbytes
         base = np.frombuffer(message.body[:size], dtype=np.float32)
         if base.shape != self._base.shape or not all_finite(base):
@@ -291,6 +299,7 @@ class Deltas(Talk):
         step, _ = _HEAD.unpack(message.head)
         self._arrived.append(self._read(message.body[size:], _floats))
         self._clocks[message.sender] = max(self._clocks[message.sender], self._began[message.sender] + step)
+        self._answered.add(message.sender)
         if self._is_new and not self._base_is_there:
             self._base, self._base_is_there = base, True
 
