@@ -24,6 +24,12 @@ def test_what_once_failed_holds(seed: int) -> None:
     assert check(draw_case(seed)) is None
 
 
+@pytest.mark.parametrize("seed", [68, 112])
+def test_who_joins_late_and_cut_off_spoils_nothing(seed: int) -> None:
+    """Changes that were under way to a joiner were counted twice."""
+    assert check(draw_case(seed, ("ssp", "ssp:bound=0,codec=chunk/4", "ssp:codec=int8"))) is None
+
+
 def test_a_failure_is_made_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
     """Were crashes what goes wrong, one of them would be left."""
     seed = next(seed for seed in range(100) if {"crash", "cut"} <= {fault.kind for fault in draw_case(seed).faults})

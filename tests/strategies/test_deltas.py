@@ -1,3 +1,5 @@
+import itertools
+
 import numpy as np
 import pytest
 
@@ -86,3 +88,47 @@ def test_nobody_waits_for_a_seat_that_nobody_has_taken_or_for_one_that_hangs() -
 
         run_strategy(net, parse_strategy("ssp:bound=3"), moving, steps=40, look=look, script=fault, linger_s=0.0)
         assert max(ends["0"], ends["1"]) <= 20 + waits, kind
+
+
+def test_what_was_meant_for_who_had_the_place_before_is_not_counted_again() -> None:
+    """A change that is under way when a node joins is also in what the joiner is told of everything."""
+    slow = network(
+        '[[node]]\ncount = 3\nstep_s = 0.5\n[[link]]\namong = "*"\nlatency_ms = 20\n'
+        '[[link]]\nbetween = ["1", "2"]\nlatency_ms = 400'
+    )
+    late = '[[fault]]\nkind = "crash"\nnodes = "2"\nat = 0\nuntil = 40\n'
+
+    def alone(world: World) -> tuple[Numbers, Numbers]:
+        return np.zeros(3), np.full(3, float(world.name == "1"))
+
+    replicas = run_strategy(slow, parse_strategy("ssp:bound=0"), alone, steps=200, script=late, linger_s=0.0)
+    assert replicas["2"].values[0] == pytest.approx(replicas["1"].values[0], rel=0.1)
+
+
+def test_who_nobody_tells_anything_begins_a_run_that_ends_when_it_meets_the_founders() -> None:
+    """The two that are cut off have a run of their own, one of them joins the other's, and neither moves the founder's
+    model by what they learned there.
+    """
+    net = network('[[node]]\ncount = 3\nstep_s = 0.5\n[[link]]\namong = "*"\nlatency_ms = 20')
+    script = (
+        '[[fault]]\nkind = "crash"\nnodes = ["1", "2"]\nat = 0\nuntil = 2\n'
+        '[[fault]]\nkind = "partition"\nsides = [["0"], ["1", "2"]]\nat = 1\nuntil = 60\n'
+    )
+    together: dict[str, float] = {}
+    founders = [0.0]
+
+    def begin(world: World) -> tuple[Numbers, Numbers]:
+        return np.full(3, 1000.0 * float(world.name)), np.ones(3)
+
+    def look(replica: VectorReplica) -> None:
+        if 50 < replica.world.now < 60:
+            together[replica.world.name] = replica.values[0]
+        if replica.world.name == "0":
+            founders.append(float(replica.values[0]))
+
+    replicas = run_strategy(net, parse_strategy("ssp:bound=0"), begin, steps=200, look=look, script=script)
+    assert together["1"] > 900
+    assert together["1"] == pytest.approx(together["2"], rel=0.01)
+    assert max(after - before for before, after in itertools.pairwise(founders)) < 3
+    ends = [replica.values[0] for replica in replicas.values()]
+    assert ends == pytest.approx([ends[0]] * 3, rel=0.1)

@@ -10,10 +10,13 @@ nothing.
 
 A node that joins is new: it has the others tell it what they began from and everything that they have changed since,
 which is two models' worth from each, and which they do at once, whatever their training does.  Until it has that, it
-tells nothing: what it learned on a model of its own, or on what the run began from long ago, would spoil theirs.
+tells nothing: what it learned on a model of its own, or on what the run began from long ago, would spoil theirs.  If
+nobody tells it anything for half a minute, it begins a run of its own, with its own origin.  When runs of two origins
+meet, the younger one ends: its nodes are new again in the older one, and the founders' is the oldest.
 """
 
 import asyncio
+import math
 import struct
 from collections.abc import Callable
 
@@ -36,10 +39,15 @@ from atoll.world.hearing import hear
 __all__ = ["Deltas"]
 
 CHANGE, ACKNOWLEDGEMENT, EVERYTHING, BASE = "change", "change ack", "all changes please", "what it began from"
-_HEAD = struct.Struct("<Qd")  # the sender's step, seconds when it was sent
+_HEAD = struct.Struct("<QddQ")  # the sender's step, seconds when it was sent, its origin
+_ASK = struct.Struct("<Q")  # how often the sender has asked
 WAIT_S = 2.0
 ANSWER_S = 30.0
 """Who has not acknowledged for so long has begun anew, and never will."""
+
+Origin = tuple[float, int]
+"""When a run began, and at which node's place."""
+FOUNDERS: Origin = (0.0, 0)
 
 
 class Deltas(Talk):
@@ -81,8 +89,14 @@ class Deltas(Talk):
         self._base: Vector | None = None
         """What the run began from."""
         self._base_is_there = False
+        self._origin = FOUNDERS
+        self._asked = dict.fromkeys(peers, 0)
+        """How often this node has asked each peer for everything."""
         self._answered: set[str] = set()
-        """Who has told this node everything, or that it is new too."""
+        """Who has told this node everything that it had changed, or that it is new too.  What others say was meant for
+        who had this place before.
+        """
+        self._new_too: set[str] = set()
         self._is_new = False
         """Whether it does not know what the run began from."""
         self._new_until_s = 0.0
@@ -99,10 +113,10 @@ class Deltas(Talk):
         spawn(hear(world, ACKNOWLEDGEMENT, self._acknowledged))
         spawn(hear(world, EVERYTHING, self._begins_anew))
         spawn(hear(world, BASE, self._take_base))
-        self._is_new, self._new_until_s = not world.is_founder, world.now + ANSWER_S
-        if world.is_late:
-            for name in self._clocks:
-                spawn(world.peer(name).send(EVERYTHING, lane=Lane.CONTROL))
+        if world.is_founder:
+            self._answered.update(self._clocks)
+        else:
+            self._be_new()
 
     async def after_step(self) -> bool:
         replica = self._replica
@@ -144,7 +158,9 @@ class Deltas(Talk):
         assert self._changed is not None
         self._is_new = False
         if not self._base_is_there:
-            self._before = self._replica.read(Quantity.PARAMETERS)
+            self._before = self._base = self._replica.read(Quantity.PARAMETERS)
+            self._origin = world.now, self._replica.rank
+            self._answered.update(self._clocks)
             return False
         arrived, self._arrived = self._arrived, []
         values = self._base
@@ -158,16 +174,36 @@ class Deltas(Talk):
         self._before = values
         return True
 
+    def _be_new(self) -> None:
+        """Asks everybody for what the run began from and for everything that they have changed since."""
+        self._is_new, self._new_until_s = True, self._replica.world.now + ANSWER_S
+        self._base_is_there = False
+        self._changed = np.zeros_like(self._base)
+        self._told = dict.fromkeys(self._clocks, self._changed)
+        for left in (self._arrived, self._answered, self._new_too):
+            left.clear()
+        for name in self._clocks:
+            self._ask(name)
+
+    def _ask(self, name: str) -> None:
+        assert self._spawn is not None
+        self._answered.discard(name)
+        self._asked[name] += 1
+        head = _ASK.pack(self._asked[name])
+        self._spawn(self._replica.world.peer(name).send(EVERYTHING, head, lane=Lane.CONTROL))
+
     def save(self) -> Saved:
         assert self._changed is not None
         assert self._base is not None
-        known = note({"clocks": self._clocks, "began": self._began})
+        known = note({"clocks": self._clocks, "began": self._began, "origin": self._origin})
         return {"changed": self._changed, "base": self._base, **under("told", dict(self._told)), "known": known}
 
     def load(self, saved: Saved) -> None:
         self._changed, self._base, self._is_new = saved["changed"], saved["base"], False
         self._before = self._replica.read(Quantity.PARAMETERS)
         told, known = part("told", saved), read_note(saved["known"])
+        self._origin = known["origin"][0], known["origin"][1]
+        self._answered.update(self._clocks)
         for name in self._clocks:  # who is not among them is told everything
             self._told[name] = told.get(name, np.zeros_like(self._changed))
             self._clocks[name] = known["clocks"].get(name, 0)
@@ -227,7 +263,7 @@ class Deltas(Talk):
 
     async def _send(self, name: str, step: int, body: bytes) -> None:
         world = self._replica.world
-        head = _HEAD.pack(step, world.now)
+        head = _HEAD.pack(step, world.now, *self._origin)
         buffers = self._replica.read(Quantity.BUFFERS)
         await world.peer(name).send(CHANGE, head, body + buffers.tobytes() + self._own_work().tobytes())
 
@@ -241,7 +277,10 @@ class Deltas(Talk):
         assert self._spawn is not None
         assert self._changed is not None
         count = len(self._changed)
-        step, sent_s = _HEAD.unpack(message.head)
+        step, sent_s, origin = _read_head(message.head)
+        self._spawn(world.peer(message.sender).send(ACKNOWLEDGEMENT, lane=Lane.CONTROL))
+        if not self._counts(message.sender, origin):
+            return
         read = self._read(message.body, lambda body: self._decode(body, count, step))
         since = max(1, self._began[message.sender] + step - self._clocks[message.sender])
         scale = self._lengths.scale(message.sender, length(read[0]) / since)
@@ -254,7 +293,15 @@ class Deltas(Talk):
         self._arrived.append(read)
         self._heard.set()
         record_push(world, f"change of {message.sender}", sent_s)
-        self._spawn(world.peer(message.sender).send(ACKNOWLEDGEMENT, lane=Lane.CONTROL))
+
+    def _counts(self, sender: str, origin: Origin) -> bool:
+        """Whether a change is one of this node's run, and not yet in what its sender has told it."""
+        if self._is_new and sender in self._new_too:  # it is not any more
+            self._new_too.discard(sender)
+            self._ask(sender)
+        elif not self._is_new and origin < self._origin:
+            self._be_new()
+        return sender in self._answered and origin == self._origin
 
     def _read(self, body: Body, decode: Callable[[Body], Vector]) -> tuple[Vector, Vector, Work]:
         """A change, its sender's buffers, and the work that it has done."""
@@ -276,35 +323,52 @@ class Deltas(Talk):
         assert self._changed is not None
         assert self._base is not None
         assert self._spawn is not None
-        self._told[message.sender] = np.zeros_like(self._changed) if self._is_new else self._changed
+        (number,) = _ASK.unpack(message.head)
+        if number == 1 and message.sender not in self._answered:  # it may not have been there when it was asked
+            self._ask(message.sender)
+        self._told[message.sender] = self._changed
         self._busy_since_s[message.sender] = None
         self._began[message.sender] = self._clocks[message.sender] = self._replica.steps
         body = b""  # who is new has nothing to tell
         if not self._is_new:
             buffers = self._replica.read(Quantity.BUFFERS).tobytes()
             body = self._base.tobytes() + self._changed.tobytes() + buffers + self._own_work().tobytes()
-        head = _HEAD.pack(self._replica.steps, self._replica.world.now)
+        head = message.head + _HEAD.pack(self._replica.steps, self._replica.world.now, *self._origin)
         self._spawn(self._replica.world.peer(message.sender).send(BASE, head, body))
 
     def _take_base(self, message: Message) -> None:
         """What the run began from, and all that the sender has changed since; nothing, if it is new too."""
         assert self._base is not None
+        (number,) = _ASK.unpack(message.head[: _ASK.size])
+        if number != self._asked[message.sender]:
+            return
+        self._answered.add(message.sender)
         if not message.body:
-            self._answered.add(message.sender)
+            self._new_too.add(message.sender)
             return
         size = self._base.nbytes
         base = np.frombuffer(message.body[:size], dtype=np.float32)
         if base.shape != self._base.shape or not all_finite(base):
             raise ValueError(f"{len(message.body)} bytes are not what a model of {len(self._base)} began from")
-        step, _ = _HEAD.unpack(message.head)
-        self._arrived.append(self._read(message.body[size:], _floats))
+        step, _, origin = _read_head(message.head[_ASK.size :])
+        told = self._read(message.body[size:], _floats)
+        if self._is_new and (not self._base_is_there or origin < self._origin):
+            self._base, self._base_is_there, self._origin = base, True, origin
+            self._arrived.clear()
+        if origin == self._origin:
+            self._arrived.append(told)
         self._clocks[message.sender] = max(self._clocks[message.sender], self._began[message.sender] + step)
-        self._answered.add(message.sender)
-        if self._is_new and not self._base_is_there:
-            self._base, self._base_is_there = base, True
 
     def _acknowledged(self, message: Message) -> None:
         self._busy_since_s[message.sender] = None
+
+
+def _read_head(head: bytes) -> tuple[int, float, Origin]:
+    """Its sender's step, when it was sent, and its origin."""
+    step, sent_s, began_s, rank = _HEAD.unpack(head)
+    if not 0 <= began_s < math.inf:
+        raise ValueError(f"no run can have begun at {began_s} s")
+    return step, sent_s, (began_s, rank)
 
 
 def _floats(body: Body) -> Vector:
