@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from atoll import cli
-from atoll.strategies.deltas import Deltas
-from atoll.strategies.fragment import Fragment
-from atoll.strategies.lineage import Standing
-from atoll.strategies.pushes import Pushes
-from atoll.strategies.rounds import Rounds
-from atoll.strategies.trailer import Tail
+from atoll.strategies.deltas import DeltaTalk
+from atoll.strategies.pushes import PushTalk
+from atoll.strategies.rounds.fragment import Fragment
+from atoll.strategies.rounds.lineage import Standing
+from atoll.strategies.rounds.models import ModelRounds
+from atoll.strategies.rounds.trailer import Tail
 from atoll.training.replica import TrainedReplica
 from atoll.vectors import Vector
 
@@ -81,7 +81,7 @@ def lie_about_agreements() -> None:
     """It says that it holds the run's model, of more work than anybody has done, and hands out what is not a number."""
 
     def standing(honest: Any) -> Any:
-        def lying(rounds: Rounds) -> Standing:
+        def lying(rounds: ModelRounds) -> Standing:
             known: Standing = honest.fget(rounds)
             later = tuple((f"{view} later", number + 10**6) for view, number in known.agreements)
             return dataclasses.replace(known, agreements=later, work=(10**12,) * len(known.work), is_new=False)
@@ -89,22 +89,22 @@ def lie_about_agreements() -> None:
         return property(lying)
 
     def hand_out(honest: Any) -> Any:
-        def lying(rounds: Rounds) -> list[Vector] | None:
+        def lying(rounds: ModelRounds) -> list[Vector] | None:
             found: list[Vector] | None = honest(rounds)
             return [np.full_like(each, np.nan) for each in found] if found is not None else None
 
         return lying
 
-    wrap(Rounds, "_standing", standing)
-    wrap(Rounds, "_to_hand_out", hand_out)
-    wrap(Rounds, "stands", lambda _honest: lambda *_: True)
+    wrap(ModelRounds, "_standing", standing)
+    wrap(ModelRounds, "_to_hand_out", hand_out)
+    wrap(ModelRounds, "stands", lambda _honest: lambda *_: True)
 
 
 def lie_in_pushes(lie: str) -> None:
     def send(honest: Any) -> Any:
         before: list[Vector] = []
 
-        async def lying(pushes: Pushes, name: str, number: int, arrival: Any) -> None:
+        async def lying(pushes: PushTalk, name: str, number: int, arrival: Any) -> None:
             values = arrival.values
             if lie in CHANGES:
                 base = before[-1] if before else values
@@ -115,7 +115,7 @@ def lie_in_pushes(lie: str) -> None:
 
         return lying
 
-    wrap(Pushes, "_send", send)
+    wrap(PushTalk, "_send", send)
 
 
 def _times_a_million(change: Vector) -> Vector:
@@ -127,13 +127,13 @@ def lie_in_changes(lie: str) -> None:
     changes = {**CHANGES, "a": CHANGES["e"], "d": _times_a_million}
 
     def write(honest: Any) -> Any:
-        def lying(deltas: Deltas, told: Vector, changed: Vector) -> tuple[Vector, bytes]:
+        def lying(deltas: DeltaTalk, told: Vector, changed: Vector) -> tuple[Vector, bytes]:
             _, body = honest(deltas, told, (told + changes[lie](changed - told)).astype(np.float32))
             return changed, body
 
         return lying
 
-    wrap(Deltas, "_write", write)
+    wrap(DeltaTalk, "_write", write)
 
 
 def take_time(seconds: float) -> None:

@@ -15,7 +15,8 @@ from tests.islands.brute import best_of_all, partitions
 
 from atoll.errors import TaskError
 from atoll.islands import Costs, Island, Layer, Machine, Pairs, Plan, Terms, equal_cuts, form, survey
-from atoll.islands.layout import Layout, Survey, parse_islands, survey_task
+from atoll.islands.layout import Layout, Survey, survey_task
+from atoll.islands.settings import parse_islands
 from atoll.network import Network, parse_network
 from atoll.runs import RunSpec, simulate
 from atoll.runs.emulated import run_emulated

@@ -44,7 +44,7 @@ async def exchanges(world: LiveWorld, settings: Settings) -> dict[str, Any]:
     took: list[float] = []
     right = True
     async with asyncio.TaskGroup() as group:
-        talk = parse_strategy(settings["strategy"]).talk(replica)
+        talk = parse_strategy(settings["strategy"]).start(replica)
         started: list[asyncio.Task[Any]] = []
 
         def spawn(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:

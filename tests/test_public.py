@@ -57,7 +57,7 @@ PUBLIC = {
         "read_bandwidth_trace",
     ],
     "atoll.world": ["IDEAL", "Lane", "Message", "Peer", "Physics", "Simulation", "World"],
-    "atoll.codecs": ["CODECS", "Codec", "Dense", "Feedback", "parse_codec"],
+    "atoll.codecs": ["CODECS", "Codec", "Dense", "Feedback", "parse_codec", "write_codec"],
     "atoll.collectives": [
         "Body",
         "COLLECTIVES",

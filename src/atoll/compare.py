@@ -16,7 +16,8 @@ from pathlib import Path
 from rich.console import Console
 
 from atoll.errors import EmulationError, nearest
-from atoll.islands.layout import lay_out, parse_islands
+from atoll.islands.layout import lay_out
+from atoll.islands.settings import parse_islands
 from atoll.network import Network, load_network
 from atoll.report.failures import RunFailure
 from atoll.report.progress import RunsProgress

@@ -1,6 +1,6 @@
 import pytest
 
-from atoll.codecs import parse_codec
+from atoll.codecs import CODECS, parse_codec, write_codec
 from atoll.codecs.blocks import Blocks
 from atoll.codecs.sparse import ChunkTopK, TopK
 from atoll.errors import StrategyError
@@ -30,3 +30,9 @@ def test_mistakes(text: str, message: str) -> None:
     with pytest.raises(StrategyError, match="strategy 'x'") as error:
         parse_codec(text, "strategy 'x'")
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize("text", [*CODECS, "topk/0.25", "chunk2/32", "randk/0.5", "dct/8", "lowrank/4"])
+def test_what_is_written_is_read_again(text: str) -> None:
+    codec = parse_codec(text)
+    assert parse_codec(write_codec(codec)) == codec

@@ -1,6 +1,5 @@
 """Runs of islands: they learn, they average exactly, and what users write is understood or refused."""
 
-import math
 from pathlib import Path
 
 import pytest
@@ -13,10 +12,9 @@ from atoll.islands import Averaging
 from atoll.islands.layout import (
     _copies,
     lay_out,
-    parse_islands,
-    parse_size,
     survey_task,
 )
+from atoll.islands.settings import parse_islands
 from atoll.network import load_network, parse_network
 from atoll.report.results import read_result
 from atoll.runs import RunSpec, simulate
@@ -129,27 +127,6 @@ def test_what_an_optimizer_remembers() -> None:
     assert _copies(lambda parameters: SGD(parameters, lr=1.0)) == 0
     assert _copies(lambda parameters: SGD(parameters, lr=1.0, momentum=0.9)) == 1
     assert _copies(AdamW) == 2
-
-
-def test_what_users_write() -> None:
-    found = parse_islands("auto:memory=1.5GB,weights=predict,recompute,flush=8,wire=bf16")
-    assert (found.islands, found.memory, found.weights, found.recompute) == ((), 1.5e9, "predict", True)
-    assert (found.flush, found.wire, found.slower) == (8, "bf16", False)
-    assert parse_islands("auto").memory == math.inf
-    assert parse_size("300 MB") == 3e8
-    assert parse_size("512B") == 512
-    assert parse_size("6G") == 6e9
-    for text, told in {
-        "auto:weight=stash": "no setting 'weight'; did you mean",
-        "auto:weights=old": "weights: ",
-        "auto:flush=many": "flush: expected a number",
-        "auto:recompute=2": "recompute: expected nothing, yes or no",
-        "auto:memory=lots": "'lots' is no size",
-        "auto:memory=1.2.3GB": "is no size",
-        "auto:memory=6": "memory: '6' has no unit: write 6GB, 6MB or 6kB",
-    }.items():
-        with pytest.raises(TaskError, match=told):
-            parse_islands(text)
 
 
 def test_islands_that_cannot_be(tmp_path: Path) -> None:

@@ -11,8 +11,9 @@ from torch import nn
 from atoll.islands import read_tensors
 from atoll.islands.assembly import Assembly
 from atoll.islands.curriculum import TaskLesson
-from atoll.islands.layout import Layout, lay_out, parse_islands, survey_task
+from atoll.islands.layout import Layout, lay_out, survey_task
 from atoll.islands.node import IslandNode, Seated
+from atoll.islands.settings import parse_islands
 from atoll.islands.settlement import Settlement
 from atoll.islands.span import layers_in, updates_in
 from atoll.network import parse_network

@@ -2,7 +2,8 @@
 
 import dataclasses
 
-from atoll.islands.layout import Facts, Layout, Survey, parse_islands, survey_task, unknown
+from atoll.islands.layout import Facts, Layout, Survey, survey_task, unknown
+from atoll.islands.settings import parse_islands
 from atoll.islands.settlement import Settlement, Standing, settle
 from atoll.network import parse_network
 from tests.islands.test_layout import SIX, task

@@ -1,15 +1,16 @@
 """One member of four lies in every round; the others learn."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from atoll.network import load_network
 from atoll.runs.simulated import RunSpec, simulate
-from atoll.strategies.fragment import Fragment
-from atoll.strategies.rounds import Rounds
-from atoll.strategies.trailer import Tail
+from atoll.strategies.rounds.driver import Driver
+from atoll.strategies.rounds.fragment import Fragment
+from atoll.strategies.rounds.trailer import Tail
 from atoll.trace import ContributionRefused, Tested, read_trace
 from atoll.training.replica import TrainedReplica
 from atoll.vectors import Vector
@@ -21,13 +22,13 @@ def test_one_member_that_lies(strategy: str, lie: str, tmp_path: Path, monkeypat
     """It also adds up a share of the values, and its own judge believes it: who is refused again and again is not
     trusted with that either.
     """
-    honest, begin = Fragment.payload, Rounds.__init__
+    honest, begin = Fragment.payload, Driver.__init__
     lying: set[int] = set()
 
-    def watch(rounds: Rounds, replica: object, **more: object) -> None:
-        begin(rounds, replica, **more)  # type: ignore[arg-type]
-        if rounds._replica.world.name == "3":
-            lying.update(id(fragment) for fragment in rounds._fragments)
+    def watch(driver: Driver, *arguments: Any, **more: Any) -> None:
+        begin(driver, *arguments, **more)
+        if driver._replica.world.name == "3":
+            lying.update(id(fragment) for fragment in driver.fragments)
 
     def payload(fragment: Fragment, snapshot: Vector | None, weight: float) -> Vector | None:
         given = honest(fragment, snapshot, min(weight, 1.0))
@@ -42,7 +43,7 @@ def test_one_member_that_lies(strategy: str, lie: str, tmp_path: Path, monkeypat
 
     tail = Tail.own
     monkeypatch.setattr(Tail, "own", staticmethod(own))
-    monkeypatch.setattr(Rounds, "__init__", watch)
+    monkeypatch.setattr(Driver, "__init__", watch)
     monkeypatch.setattr(Fragment, "payload", payload)
     spec = RunSpec(
         network=load_network("perfect:4"), task="digits", strategy=strategy, shards="iid", limit_s=60, stops=False

@@ -71,7 +71,7 @@ def run_strategy(
     async def program(world: SimWorld) -> None:
         values, step = make(world)
         replica = replicas[world.name] = VectorReplica(world, members, values, step)
-        talk = strategy.talk(replica)
+        talk = strategy.start(replica)
 
         async def boundary(merged: bool) -> None:  # noqa: FBT001 - the shape of a boundary
             if look:

@@ -1,3 +1,5 @@
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -5,7 +7,8 @@ from hypothesis import strategies as st
 
 from atoll.network import load_network
 from atoll.strategies import parse_strategy
-from atoll.strategies.pushes import Pushes
+from atoll.strategies.pushes import PushTalk
+from atoll.strategies.replica import Replica
 from atoll.strategies.talk import Strategy
 from atoll.world import Physics
 from atoll.world.base import World
@@ -30,16 +33,18 @@ def test_everyone_comes_to_agree(spec: str) -> None:
     assert all(replica.work.min() > 0 for replica in replicas.values())
 
 
-def recording(spec: str, talks: dict[str, Pushes]) -> Strategy:
-    inner = parse_strategy(spec)
+@dataclass(frozen=True)
+class Recording(Strategy):
+    """Keeps each node's side of a strategy."""
 
-    def talk(replica: VectorReplica) -> Pushes:
-        made = inner.talk(replica)
-        assert isinstance(made, Pushes)
-        talks[replica.world.name] = made
+    spec: str
+    talks: dict[str, PushTalk]
+
+    def start(self, replica: Replica) -> PushTalk:
+        made = parse_strategy(self.spec).start(replica)
+        assert isinstance(made, PushTalk)
+        self.talks[replica.world.name] = made
         return made
-
-    return Strategy(spec, talk)  # type: ignore[arg-type]
 
 
 @given(st.integers(0, 50), st.sampled_from(["up_s = 2\ndown_s = 1", "outages = [[3, 40]]", ""]))
@@ -47,10 +52,10 @@ def recording(spec: str, talks: dict[str, Pushes]) -> Strategy:
 def test_push_sum_conserves_mass_when_messages_are_taken_back(seed: int, weather: str) -> None:
     """Mass and mass-weighted values: none is lost, none is made, whatever the links do."""
     net = network(f'[[node]]\ncount = 4\n[[link]]\namong = "*"\nlatency_ms = 50\nrate_mbps = 0.5\n{weather}')
-    talks: dict[str, Pushes] = {}
+    talks: dict[str, PushTalk] = {}
     replicas = run_strategy(
         net,
-        recording("gossip:pushsum,patience_s=1", talks),
+        Recording("gossip:pushsum,patience_s=1", talks),
         lambda world: (np.full(5000, float(world.name)), np.zeros(5000)),
         steps=30,
         seed=seed,
@@ -92,8 +97,8 @@ def test_aware_prefers_quick_links_and_still_tries_the_others() -> None:
         latency_ms = 5
         """
     )
-    talks: dict[str, Pushes] = {}
-    run_strategy(net, recording("gossip:aware,fanout=1", talks), at_rank, steps=300)
+    talks: dict[str, PushTalk] = {}
+    run_strategy(net, Recording("gossip:aware,fanout=1", talks), at_rank, steps=300)
     known = talks["0"]._known
     assert known["1"].seconds < 0.05
     assert known["2"].seconds > 1
@@ -141,8 +146,8 @@ def test_with_a_codec_gossip_keeps_nodes_together(codec: str, weather: str) -> N
 
 
 def test_a_peer_that_missed_a_push_gets_everything() -> None:
-    talks: dict[str, Pushes] = {}
-    strategy = recording("gossip:codec=topk/0.1", talks)
+    talks: dict[str, PushTalk] = {}
+    strategy = Recording("gossip:codec=topk/0.1", talks)
 
     def look(replica: VectorReplica) -> None:
         if replica.steps == 20 and replica.world.name == "1":

@@ -1,3 +1,5 @@
+import pickle
+
 import pytest
 
 from atoll.errors import StrategyError
@@ -14,6 +16,28 @@ def test_names_settings_and_switches() -> None:
         "ssp:bound=2",
     ):
         assert parse_strategy(text).name == text
+
+
+def test_a_strategy_is_a_value() -> None:
+    """Equal when equal, printed as what a user writes, and sent to another process."""
+    assert parse_strategy("allreduce:every=1,star") == parse_strategy("allreduce:via=star")
+    assert parse_strategy("allreduce:every=2") != parse_strategy("allreduce")
+    for name in RECIPES:
+        strategy = parse_strategy(name)
+        assert str(strategy) == name
+        assert strategy.composition == parse_strategy(name).composition
+        assert pickle.loads(pickle.dumps(strategy)) == strategy  # noqa: S301 - its own
+        assert hash(strategy) == hash(parse_strategy(name))
+    text = "diloco:rate=0.5,every=7,overlap,codec=int8,robust=median,ahead=shared"
+    assert parse_strategy(str(parse_strategy(text))).composition == parse_strategy(text).composition
+
+
+def test_settings_that_recipes_share_are_the_same_everywhere() -> None:
+    shared = {setting.name: setting for setting in RECIPES["allreduce"].settings}
+    for name in ("overlap", "patience", "steady", "handover"):
+        having = [recipe for recipe in RECIPES.values() if name in {setting.name for setting in recipe.settings}]
+        assert len(having) > 8
+        assert all(shared[name] in recipe.settings for recipe in having)
 
 
 def test_every_recipe_says_what_it_is() -> None:
@@ -44,7 +68,10 @@ def test_every_recipe_says_what_it_is() -> None:
         ("allreduce:rign", "strategy 'allreduce:rign': there is no setting 'rign'; did you mean 'ring'?"),
         ("allreduce:every=1,every=2", "strategy 'allreduce:every=1,every=2': 'every' is set twice"),
         ("gossip:aware=maybe", "strategy 'gossip:aware=maybe', aware: expected yes or no, not 'maybe'"),
-        ("allreduce:codec=inf8", "strategy 'allreduce:codec=inf8': there is no codec 'inf8'; did you mean 'int8'?"),
+        (
+            "allreduce:codec=inf8",
+            "strategy 'allreduce:codec=inf8', codec: there is no codec 'inf8'; did you mean 'int8'?",
+        ),
         (
             "allreduce:ring,codec=topk",
             (

@@ -19,7 +19,7 @@ from atoll.world.base import Lane, Message
 from atoll.world.hearing import hear
 from atoll.world.sim.world import SimWorld
 from tests.strategies.nodes import VectorReplica
-from tests.strategies.test_here import Events
+from tests.strategies.rounds.test_here import Events
 from tests.world.networks import PAIR, network
 
 CHANNELS = ["group", "push", "push ack", "change", "change ack", "all changes please", "ready", "call", "drift"]
@@ -87,7 +87,7 @@ def test_nonsense(strategy: str) -> None:
                 await world.sleep(0.1)
             return
         replica = VectorReplica(world, THREE.node_names, np.zeros(40), np.ones(40))
-        talk = parse_strategy(strategy).talk(replica)
+        talk = parse_strategy(strategy).start(replica)
         async with asyncio.TaskGroup() as group:
             background = Background(group)
             talk.start(background)

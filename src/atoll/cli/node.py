@@ -54,9 +54,9 @@ def node(
 
     What a run is about (--task, --strategy, --shards, --seed, --seats) is said by who begins it.
     """
-    from atoll.islands.layout import parse_size
     from atoll.nodes import run_node, run_script_node
     from atoll.runs.live import Card, Machine
+    from atoll.settings import parse_size
     from atoll.strategies import DEFAULT_STRATEGY, ISLANDS_STRATEGY
     from atoll.world.live.keys import Invitation, parse_address
 

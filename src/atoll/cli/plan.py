@@ -35,7 +35,9 @@ def plan(
 ) -> None:
     """Find out who should hold which layers of a model: islands, stages, memory, and how fast that will be."""
     from atoll.islands import Averaging, Costs
-    from atoll.islands.layout import parse_islands, parse_size, survey_task
+    from atoll.islands.layout import survey_task
+    from atoll.islands.settings import parse_islands
+    from atoll.settings import parse_size
     from atoll.training.tasks import load_task
 
     with needs_extra("report", "the picture of a plan"):

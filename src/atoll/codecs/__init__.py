@@ -3,6 +3,6 @@
 from atoll.codecs.base import Codec
 from atoll.codecs.dense import Dense
 from atoll.codecs.feedback import Feedback
-from atoll.codecs.spec import CODECS, parse_codec
+from atoll.codecs.spec import CODECS, parse_codec, write_codec
 
-__all__ = ["CODECS", "Codec", "Dense", "Feedback", "parse_codec"]
+__all__ = ["CODECS", "Codec", "Dense", "Feedback", "parse_codec", "write_codec"]

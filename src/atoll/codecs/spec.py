@@ -1,5 +1,6 @@
 """Codecs by name: `int8`, `topk/0.01`, `chunk/64`, `chunk2/64`, `lowrank/4`."""
 
+import dataclasses
 from collections.abc import Callable
 
 from atoll.codecs.base import Codec
@@ -10,7 +11,7 @@ from atoll.codecs.sparse import ChunkTopK, RandomK, TopK
 from atoll.codecs.transform import Cosine, LowRank
 from atoll.errors import StrategyError, nearest
 
-__all__ = ["CODECS", "parse_codec"]
+__all__ = ["CODECS", "parse_codec", "write_codec"]
 
 CODECS: dict[str, tuple[Callable[[float], Codec], float | None, str]] = {
     "dense": (lambda _: Dense(), None, "every value in 32 bits"),
@@ -54,3 +55,18 @@ def parse_codec(text: str, where: str = "codec") -> Codec:
     if not is_share and not (1 <= value <= 4096 and value == int(value)):
         raise StrategyError(f"{where}: codec {text!r}: expected a whole number from 1 to 4096 after the slash")
     return make(value)
+
+
+def write_codec(codec: Codec | None) -> str:
+    """A codec as a user writes it.
+
+    >>> write_codec(parse_codec("topk"))
+    'topk/0.01'
+    """
+    if codec is None:
+        return ""
+    number = next((getattr(codec, field.name) for field in dataclasses.fields(codec)), 0)
+    for name, (make, default, _) in CODECS.items():
+        if make(number if default is not None else 0) == codec:
+            return name if default is None else f"{name}/{number:g}"
+    raise StrategyError(f"{codec} is none of the codecs that can be written: {', '.join(CODECS)}")

@@ -8,7 +8,7 @@ import numpy as np
 
 from atoll.fuzz.cases import END_S, Case
 from atoll.fuzz.replicas import Witness
-from atoll.strategies.pushes import Pushes
+from atoll.strategies.pushes import PushTalk
 from atoll.strategies.talk import Talk
 from atoll.world import Simulation
 
@@ -110,7 +110,7 @@ def _all_meet_again(run: Ended) -> Iterator[str]:
 
 
 def _mass_is_conserved(run: Ended) -> Iterator[str]:
-    talks = [talk for talk in run.talks.values() if isinstance(talk, Pushes)]
+    talks = [talk for talk in run.talks.values() if isinstance(talk, PushTalk)]
     if not run.case.strategy.startswith("gossip:pushsum") or any(fault.kind == "crash" for fault in run.case.faults):
         return
     here, under_way = sum(talk.mass for talk in talks), sum(talk.mass_under_way for talk in talks)

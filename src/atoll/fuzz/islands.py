@@ -24,8 +24,9 @@ from torch.optim import SGD
 
 from atoll.errors import TaskError
 from atoll.islands.curriculum import TaskLesson
-from atoll.islands.layout import Layout, lay_out, parse_islands
+from atoll.islands.layout import Layout, lay_out
 from atoll.islands.node import IslandNode
+from atoll.islands.settings import parse_islands
 from atoll.islands.settlement import Settlement
 from atoll.network import Network
 from atoll.strategies import parse_strategy

@@ -49,7 +49,7 @@ def check(case: Case) -> str | None:
         replica = witness.replicas[world.name] = Drawn(
             node, net.node_names, case.seed, case.size, apart=case.joins, witness=witness
         )
-        talk = talks[world.name] = strategy.talk(replica)
+        talk = talks[world.name] = strategy.start(replica)
 
         async def boundary(merged: bool) -> None:  # noqa: FBT001 - the shape of a boundary
             if merged:

@@ -7,7 +7,6 @@ with those who hold them in the other islands: the strategies that whole replica
 import dataclasses
 import json
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +19,6 @@ from torch.optim import Optimizer
 from atoll.codecs import parse_codec
 from atoll.errors import TaskError, nearest
 from atoll.islands import (
-    WEIGHTS,
     Averaging,
     Costs,
     Island,
@@ -30,7 +28,6 @@ from atoll.islands import (
     Plan,
     Seat,
     Terms,
-    Weights,
     best_cut,
     chain,
     form,
@@ -40,18 +37,16 @@ from atoll.islands import (
     shortage,
     survey,
 )
+from atoll.islands.settings import IslandSettings
 from atoll.network import Network
 from atoll.trace import IslandsFormed
 from atoll.training.task import Examples, Task
 
 __all__ = [
     "Facts",
-    "IslandSettings",
     "Layout",
     "Survey",
     "lay_out",
-    "parse_islands",
-    "parse_size",
     "price",
     "survey_task",
     "unknown",
@@ -60,94 +55,8 @@ __all__ = [
 UNKNOWN_S, UNKNOWN_RATE = 0.05, 12.5e6
 """What is taken for a way that nobody has measured yet: latency, and bytes a second."""
 MakeOptimizer = Callable[[Sequence[nn.Parameter]], Optimizer | None]
-_SIZE = re.compile(r"([0-9.]+)\s*([kKMGT]?)(B?)")
 _WRITTEN = 1 << 16
 """So many values say how much a codec makes of one."""
-
-
-def parse_size(text: str, what: str = "") -> float:
-    """Bytes; `what` says in errors where the size stands.
-
-    >>> parse_size("6GB")
-    6000000000.0
-    """
-    where = f"{what}: " if what else ""
-    found = _SIZE.fullmatch(text.strip())
-    try:
-        number = float(found.group(1)) if found else math.nan
-    except ValueError:
-        number = math.nan
-    if found is None or not number > 0:
-        raise TaskError(f"{where}{text!r} is no size: expected a number and a unit, as in 6GB or 300MB")
-    if not found.group(2) and not found.group(3):
-        raise TaskError(
-            f"{where}{text!r} has no unit: write {found.group(1)}GB, {found.group(1)}MB or {found.group(1)}kB"
-        )
-    return number * {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}[found.group(2)]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IslandSettings:
-    """How islands are made, and train.
-
-    Attributes:
-        islands: nodes of each, in the order of stages; none: the best that there are.
-        memory: bytes of nodes that do not declare theirs.
-        weights: which ones a backward pass uses.
-        recompute: whether forward passes keep their input alone.
-        slower: whether what comes late counts less.
-        flush: in how many pieces a batch is cut, to train synchronously; 0: without waiting.
-        pieces: in how many pieces a batch is cut, without waiting.
-        accumulate: batches that an update learns from, without waiting.
-        wire: the codec that activations and gradients are written with on their way.
-    """
-
-    islands: tuple[tuple[str, ...], ...] = ()
-    memory: float = math.inf
-    weights: Weights = "stash"
-    recompute: bool = False
-    slower: bool = False
-    flush: int = 0
-    pieces: int = 1
-    accumulate: int = 1
-    wire: str = "dense"
-
-
-def parse_islands(text: str) -> IslandSettings:
-    """What a user wrote: `auto`, or `A1+A2/B1+B2`; and settings: `auto:memory=4GB,weights=predict,recompute`.
-
-    >>> parse_islands("A1+A2/B1:flush=8").islands
-    (('A1', 'A2'), ('B1',))
-    """
-    who, _, settings = text.partition(":")
-    islands = () if who == "auto" else tuple(tuple(each.split("+")) for each in who.split("/"))
-    given: dict[str, object] = {}
-    known = [field.name for field in dataclasses.fields(IslandSettings) if field.name != "islands"]
-    for setting in filter(None, settings.split(",")):
-        name, _, value = setting.partition("=")
-        if name not in known:
-            raise TaskError(f"islands {text!r}: there is no setting {name!r}; {nearest(name, known)}")
-        given[name] = _setting(name, value, text)
-    return IslandSettings(islands=islands, **given)  # type: ignore[arg-type]
-
-
-def _setting(name: str, value: str, text: str) -> object:
-    if name == "memory":
-        return parse_size(value, f"islands {text!r}: memory")
-    if name == "wire":
-        parse_codec(value, f"islands {text!r}: wire")
-        return value
-    if name in {"flush", "pieces", "accumulate"}:
-        if not value.isdigit() or int(value) < 1:
-            raise TaskError(f"islands {text!r}: {name}: expected a number of at least 1, not {value!r}")
-        return int(value)
-    if name == "weights":
-        if value not in WEIGHTS:
-            raise TaskError(f"islands {text!r}: {name}: {nearest(value, WEIGHTS)}")
-        return value
-    if value not in {"", "yes", "no"}:
-        raise TaskError(f"islands {text!r}: {name}: expected nothing, yes or no, not {value!r}")
-    return value != "no"
 
 
 # Who holds what ---

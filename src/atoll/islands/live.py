@@ -14,8 +14,9 @@ from torch import nn
 from atoll.errors import CheckpointError
 from atoll.islands import Layer
 from atoll.islands.curriculum import Lesson
-from atoll.islands.layout import Facts, IslandSettings, price, unknown
+from atoll.islands.layout import Facts, price, unknown
 from atoll.islands.node import IslandNode
+from atoll.islands.settings import IslandSettings
 from atoll.strategies import Strategy
 from atoll.training.checkpoint import Identity, read_node, write_node
 from atoll.training.keeper import KEEP_EVERY_S

@@ -22,7 +22,8 @@ from atoll.islands import Pipeline, Prober, Seat, StageModel
 from atoll.islands.assembly import Assembly
 from atoll.islands.curriculum import Lesson
 from atoll.islands.layers import Stock
-from atoll.islands.layout import Facts, IslandSettings, Survey
+from atoll.islands.layout import Facts, Survey
+from atoll.islands.settings import IslandSettings
 from atoll.islands.settlement import Exchanges, RangeKey, Settlement, Standing, settle
 from atoll.islands.span import Held, Layers, SpanReplica, forget
 from atoll.membership import Group, Summary, View
@@ -357,7 +358,7 @@ class IslandNode:
                 world, members, modules, optimizers, loss=self._loss, before_change=self._keep_versions
             )
             background = Background(self._group)
-            talk = self._strategy.talk(replica)
+            talk = self._strategy.start(replica)
             talk.start(background)
             self._exchanges[first, last] = _Exchange(scope, replica, talk, background)
 
@@ -377,8 +378,8 @@ class IslandNode:
     # Training ---
 
     async def _before_update(self) -> None:
-        talks = [each.talk for each in self._exchanges.values()]
-        await asyncio.gather(*(talk.after_gradient() for talk in talks if talk.uses_gradients))
+        if self._strategy.uses_gradients:
+            await asyncio.gather(*(each.talk.after_gradient() for each in self._exchanges.values()))
         modules = [held.module for held in self.stock.used.values()]
         self._gradients = [(each, each.grad) for module in modules for each in module.parameters()]
 

@@ -11,7 +11,8 @@ from functools import cached_property
 from typing import Any
 
 from atoll.islands import reform
-from atoll.islands.layout import Facts, IslandSettings, Layout, Survey
+from atoll.islands.layout import Facts, Layout, Survey
+from atoll.islands.settings import IslandSettings
 from atoll.membership import Summary
 from atoll.world.hearing import NOT_UNDERSTOOD
 

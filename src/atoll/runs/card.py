@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from atoll.errors import InvitationError
-from atoll.islands.layout import parse_islands
+from atoll.islands.settings import parse_islands
 from atoll.strategies import parse_strategy
 from atoll.world.live.keys import Address
 

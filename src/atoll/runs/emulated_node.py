@@ -10,8 +10,9 @@ import numpy as np
 import torch
 
 from atoll.islands.curriculum import TaskLesson
-from atoll.islands.layout import Layout, lay_out, parse_islands
+from atoll.islands.layout import Layout, lay_out
 from atoll.islands.node import IslandNode
+from atoll.islands.settings import parse_islands
 from atoll.islands.settlement import Settlement
 from atoll.runs.simulated import RunSpec, check_device
 from atoll.strategies import parse_strategy

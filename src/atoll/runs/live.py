@@ -16,8 +16,8 @@ import safetensors.torch
 
 from atoll.errors import CheckpointError, InvitationError
 from atoll.islands.curriculum import TaskLesson
-from atoll.islands.layout import parse_islands
 from atoll.islands.live import Shelf, at_work, open_node
+from atoll.islands.settings import parse_islands
 from atoll.runs.card import Card, Machine
 from atoll.runs.simulated import check_device
 from atoll.strategies import parse_strategy

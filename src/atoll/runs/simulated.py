@@ -16,8 +16,9 @@ from torch import nn
 from atoll.errors import CheckpointError, TaskError
 from atoll.islands.assembly import Assembly
 from atoll.islands.curriculum import TaskLesson
-from atoll.islands.layout import Layout, lay_out, parse_islands
+from atoll.islands.layout import Layout, lay_out
 from atoll.islands.node import IslandNode
+from atoll.islands.settings import parse_islands
 from atoll.islands.settlement import Settlement
 from atoll.network import Network
 from atoll.runs.verdict import Verdict

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import math
 from collections.abc import Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -91,9 +91,9 @@ class Agent:
         members = self.members
         return Present(members.index(self.name), len(members))
 
-    @property
+    @cached_property
     def uses_gradients(self) -> bool:
-        return self._talk.uses_gradients
+        return parse_strategy(self.strategy).uses_gradients
 
     def news(self) -> "News":
         """What has changed since this was asked last."""
@@ -189,7 +189,7 @@ class Agent:
         world = self.world
         if not world.is_late and len(world.names) > 1:
             await self._take_first_model(replica)
-        self._talk = parse_strategy(self.strategy).talk(replica)
+        self._talk = parse_strategy(self.strategy).start(replica)
         self._talk.start(self._thread.spawn)
         if world.name == world.names[0] or world.is_late:
             world.record(self._started(replica.size))

@@ -21,9 +21,10 @@ from torch.optim import Optimizer
 from atoll.errors import AtollError, TaskError
 from atoll.islands import Given, Source, chain
 from atoll.islands.curriculum import Exam
-from atoll.islands.layout import parse_islands, parse_size
 from atoll.islands.live import at_work, open_node
 from atoll.islands.node import IslandNode
+from atoll.islands.settings import parse_islands
+from atoll.settings import parse_size
 from atoll.state import Saved, note, read_note
 from atoll.strategies import parse_strategy
 from atoll.trace import TrainingStarted

@@ -19,6 +19,7 @@ import asyncio
 import math
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -26,17 +27,17 @@ import torch
 from atoll.codecs import Codec
 from atoll.collectives import Body, Lengths
 from atoll.state import Saved, note, part, read_note, under
-from atoll.strategies.lineage import MOST_WORK
 from atoll.strategies.parts.merge import average_buffers
+from atoll.strategies.parts.part import Part
 from atoll.strategies.parts.when import When
-from atoll.strategies.replica import Quantity, Replica, Work
-from atoll.strategies.talk import Spawn, Talk, record_push
+from atoll.strategies.replica import MOST_WORK, Quantity, Replica, Work
+from atoll.strategies.talk import Spawn, Strategy, Talk, record_push
 from atoll.trace import ContributionRefused, Waited
 from atoll.vectors import Vector, all_finite, length
 from atoll.world.base import Lane, Message
 from atoll.world.hearing import hear
 
-__all__ = ["Deltas"]
+__all__ = ["DeltaTalk", "Deltas"]
 
 CHANGE, ACKNOWLEDGEMENT, EVERYTHING, BASE = "change", "change ack", "all changes please", "what it began from"
 _HEAD = struct.Struct("<QddQ")  # the sender's step, seconds when it was sent, its origin
@@ -50,25 +51,37 @@ Origin = tuple[float, int]
 FOUNDERS: Origin = (0.0, 0)
 
 
-class Deltas(Talk):
+@dataclass(frozen=True, kw_only=True)
+class Deltas(Strategy):
+    """Changes, told as they come."""
+
+    when: Part[When]
+    """When to tell what has changed."""
+    bound: int
+    """How many steps a node may be ahead of the slowest; any number if it is 0."""
+    rate: float = 1.0
+    """What a change counts, of one node's share."""
+    codec: Codec | None = None
+    """How changes are written; whole if left out."""
+
+    def start(self, replica: Replica) -> "DeltaTalk":
+        return DeltaTalk(replica, self)
+
+
+class DeltaTalk(Talk):
     """One node's part in bounded staleness.
 
     Args:
         replica: its model.
-        when: when to tell what has changed.
-        bound: how many steps a node may be ahead of the slowest; any number if it is 0.
-        rate: what a change counts, of one node's share.
-        codec: how changes are written; whole unless given.
+        parts: what is told, and when.
     """
 
-    def __init__(
-        self, replica: Replica, *, when: When, bound: int, rate: float = 1.0, codec: Codec | None = None
-    ) -> None:
+    def __init__(self, replica: Replica, parts: Deltas) -> None:
         self._replica = replica
-        self._when = when
-        self._bound = bound
-        self._share = np.float32(rate / len(replica.members))
-        self._codec = codec
+        self._when = parts.when()
+        self._bound = parts.bound
+        self._share = np.float32(parts.rate / len(replica.members))
+        self._codec = parts.codec
         peers = [name for name in replica.members if name != replica.world.name]
         self._clocks = dict.fromkeys(peers, 0)
         self._began = dict.fromkeys(peers, 0)

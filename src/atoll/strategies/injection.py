@@ -5,28 +5,46 @@ have b/(1 + αβN) examples of their own, so that with what is lent they are as 
 messages and are learned from when they arrive; a peer that cannot be reached gets none.
 """
 
+from dataclasses import dataclass
+
 from atoll.errors import ExamplesRefused
 from atoll.state import Saved, part, under
 from atoll.strategies.replica import Replica
-from atoll.strategies.talk import Spawn, Talk
+from atoll.strategies.talk import Spawn, Strategy, Talk
 from atoll.trace import ContributionRefused
 
 __all__ = ["Injection", "Together"]
 
 
-class Injection(Talk):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Injection(Strategy):
+    """Nodes lend each other examples."""
+
+    nodes: float
+    """α, the share of nodes that lend at a step."""
+    batch: float
+    """β, the share of its batch that such a node lends."""
+
+    def start(self, replica: Replica) -> Talk:
+        return InjectionTalk(replica, self)
+
+    @property
+    def shares_examples(self) -> bool:
+        return True
+
+
+class InjectionTalk(Talk):
     """One node's part in lending examples.
 
     Args:
         replica: its model and data.
-        nodes: α, the share of nodes that lend at a step.
-        batch: β, the share of its batch that such a node lends.
+        parts: who lends how much.
     """
 
-    def __init__(self, replica: Replica, *, nodes: float, batch: float) -> None:
+    def __init__(self, replica: Replica, parts: Injection) -> None:
         self._replica = replica
-        self._nodes = nodes
-        self._batch = batch
+        self._nodes = parts.nodes
+        self._batch = parts.batch
         self._sending: set[str] = set()
         self._spawn: Spawn | None = None
 
@@ -34,10 +52,6 @@ class Injection(Talk):
         self._spawn = spawn
         self._replica.scale_batch(1 / (1 + self._nodes * self._batch * len(self._replica.members)))
         spawn(self._listen())
-
-    @property
-    def shares_examples(self) -> bool:
-        return True
 
     async def after_step(self) -> bool:
         assert self._spawn is not None
@@ -68,7 +82,25 @@ class Injection(Talk):
                 world.record(ContributionRefused(at=world.now, node=world.name, name="examples", why=why))
 
 
-class Together(Talk):
+@dataclass(frozen=True, slots=True)
+class Together(Strategy):
+    """Several strategies at once."""
+
+    strategies: tuple[Strategy, ...]
+
+    def start(self, replica: Replica) -> Talk:
+        return TogetherTalk(*(strategy.start(replica) for strategy in self.strategies))
+
+    @property
+    def uses_gradients(self) -> bool:
+        return any(strategy.uses_gradients for strategy in self.strategies)
+
+    @property
+    def shares_examples(self) -> bool:
+        return any(strategy.shares_examples for strategy in self.strategies)
+
+
+class TogetherTalk(Talk):
     """Several conversations at once, each after the one before it."""
 
     def __init__(self, *talks: Talk) -> None:
@@ -81,14 +113,6 @@ class Together(Talk):
     async def after_gradient(self) -> None:
         for talk in self._talks:
             await talk.after_gradient()
-
-    @property
-    def uses_gradients(self) -> bool:
-        return any(talk.uses_gradients for talk in self._talks)
-
-    @property
-    def shares_examples(self) -> bool:
-        return any(talk.shares_examples for talk in self._talks)
 
     async def after_step(self) -> bool:
         return any([await talk.after_step() for talk in self._talks])

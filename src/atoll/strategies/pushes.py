@@ -15,7 +15,7 @@ with most work goes on.
 
 import asyncio
 import struct
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -26,18 +26,18 @@ from atoll.codecs.transform import Cosine, LowRank
 from atoll.collectives import Body, Lengths
 from atoll.errors import StrategyError
 from atoll.state import Saved
-from atoll.strategies.lineage import MOST_WORK
 from atoll.strategies.parts.merge import Arrival, Drift, Merge, Own, average_buffers
+from atoll.strategies.parts.part import Part
 from atoll.strategies.parts.when import When
-from atoll.strategies.parts.whom import Acquaintance, Whom
-from atoll.strategies.replica import Quantity, Replica
-from atoll.strategies.talk import Spawn, Talk, record_push
+from atoll.strategies.parts.whom import Acquaintance, Turn, Whom
+from atoll.strategies.replica import MOST_WORK, Quantity, Replica
+from atoll.strategies.talk import Spawn, Strategy, Talk, record_push
 from atoll.trace import ContributionRefused
 from atoll.vectors import Vector, all_finite, length
 from atoll.world.base import Lane, Message
 from atoll.world.hearing import hear
 
-__all__ = ["Pushes"]
+__all__ = ["PushTalk", "Pushes"]
 
 PUSH, ACKNOWLEDGEMENT = "push", "push ack"
 _HEAD = struct.Struct("<IIdd?")  # number, the one that it builds on (0: none), seconds when taken, weight, if new
@@ -54,47 +54,56 @@ class _Image:
         self.number = number
 
 
-class Pushes(Talk):
+@dataclass(frozen=True, kw_only=True)
+class Pushes(Strategy):
+    """Gossip."""
+
+    when: Part[When]
+    """When to push."""
+    whom: Whom
+    """How to choose peers."""
+    fanout: int
+    """How many peers to push to; half of them if 0."""
+    merge: Merge
+    """What to do with arrivals."""
+    patience_s: float
+    """How long a push may wait to leave."""
+    codec: Codec | None = None
+    """How models are written; whole if left out."""
+
+    def __post_init__(self) -> None:
+        if self.codec is not None and not isinstance(self.merge, Drift):
+            raise StrategyError("a push in a codec is not a whole model, which this merge needs: expected merge=drift")
+        if isinstance(self.codec, (Cosine, LowRank)):
+            raise StrategyError("a push must tell some values as they are, and this codec tells mixtures of them")
+
+    def start(self, replica: Replica) -> "PushTalk":
+        return PushTalk(replica, self)
+
+
+class PushTalk(Talk):
     """One node's part in gossip.
 
     Args:
         replica: its model.
-        when: when to push.
-        whom: how to choose peers.
-        fanout: how many peers to push to; half of them if 0.
-        merge: what to do with arrivals.
-        patience_s: how long a push may wait to leave.
-        codec: how models are written; whole unless given.
+        parts: what gossip is.
     """
 
-    def __init__(
-        self,
-        replica: Replica,
-        *,
-        when: When,
-        whom: Whom,
-        fanout: int,
-        merge: Merge,
-        patience_s: float,
-        codec: Codec | None = None,
-    ) -> None:
-        if codec is not None and not isinstance(merge, Drift):
-            raise StrategyError("a push in a codec is not a whole model, which this merge needs: expected merge=drift")
-        if isinstance(codec, (Cosine, LowRank)):
-            raise StrategyError("a push must tell some values as they are, and this codec tells mixtures of them")
+    def __init__(self, replica: Replica, parts: Pushes) -> None:
         self._replica = replica
-        self._when = when
-        self._whom = whom
+        self._when = parts.when()
+        self._whom = parts.whom
         self._peers = [name for name in replica.members if name != replica.world.name]
-        self._fanout = fanout or max(1, len(self._peers) // 2)
-        self._merge = merge
-        self._patience_s = patience_s
-        self._own = Own(merge.remembers)
+        self._fanout = parts.fanout or max(1, len(self._peers) // 2)
+        self._merge = parts.merge
+        self._patience_s = parts.patience_s
+        self._own = Own(parts.merge.remembers)
+        self._turns = 0
         self._arrivals: list[Arrival] = []
         self._known: dict[str, Acquaintance] = {}
         self._pushed_at_step = 0
         self._number = 0
-        self._codec = codec
+        self._codec = parts.codec
         self._initial: Vector | None = None
         self._there: dict[str, _Image | None] = {}
         """What each peer has of this node; `None`: who knows."""
@@ -202,7 +211,9 @@ class Pushes(Talk):
         assert self._spawn is not None
         world = self._replica.world
         free = [name for name in self._peers if self._is_free(name)]
-        chosen = self._whom(free, self._fanout, self._known, world.random)
+        turn = Turn(world.name, self._replica.members, self._turns)
+        chosen = self._whom(turn, free, self._fanout, self._known, world.random)
+        self._turns += 1
         # What waits for a link is old when it arrives: who cannot be reached gets the model of when it can.
         targets = [name for name in chosen if world.peer(name).reachable]
         if not targets:

@@ -4,33 +4,34 @@ A recipe is a function whose keywords are what a user may set, and whose docstri
 line, the rule, and where it comes from.  To add a strategy, add a function here.
 """
 
-from collections.abc import Callable
-from functools import partial
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
 
-from atoll.codecs import Codec
+from atoll.codecs import CODECS, Codec, parse_codec, write_codec
 from atoll.codecs.sparse import ChunkTopK
 from atoll.codecs.transform import Cosine
 from atoll.collectives.flexible import Flexible
 from atoll.collectives.lowrank import LowRankSum
 from atoll.collectives.reduce import Coded, Plain, Reduction
 from atoll.collectives.robust import Robust
+from atoll.settings import Count, Range, Read
 from atoll.strategies.deltas import Deltas
 from atoll.strategies.injection import Injection, Together
 from atoll.strategies.parts.ahead import Ahead, Blend, Consensus, FirstSteps, OwnSteps, SharedSteps
 from atoll.strategies.parts.correction import VarianceReduced
-from atoll.strategies.parts.merge import ByAge, ByWork, Drift, Equal, Mean, Merge, PushSum
+from atoll.strategies.parts.merge import ByAge, ByWork, Drift, Equal, Mean, Merge, PushSum, Weight
 from atoll.strategies.parts.outer import HeavyBall, Nesterov
-from atoll.strategies.parts.when import Called, Every, Paced
+from atoll.strategies.parts.part import Part, part
+from atoll.strategies.parts.when import Called, Every, Paced, When
 from atoll.strategies.parts.whom import Aware, Exponential, Pairs, Uniform
 from atoll.strategies.pushes import Pushes
-from atoll.strategies.replica import Quantity, Replica
-from atoll.strategies.rounds import Rounds
+from atoll.strategies.replica import Quantity
+from atoll.strategies.rounds import Meeting, Rounds
 from atoll.strategies.rules import GradientChange, ModelDrift
-from atoll.strategies.spec import Count, Momentum, Range, Share, recipe
-from atoll.strategies.talk import Silence, Talk
+from atoll.strategies.spec import recipe
+from atoll.strategies.talk import Silence, Strategy
 from atoll.vectors import Vector
 
 __all__ = [
@@ -52,24 +53,70 @@ __all__ = [
     "vrl",
 ]
 
-Via = Literal["auto", "star", "gather", "direct", "ring", "tree", "hd", "best"]
-Handed = Literal["auto", "model", "optimizer"]
-"""What a node that is new is handed; `auto`: the optimiser's state too where gradients are averaged."""
+Share = Annotated[float, Range(0, 1)]
+Momentum = Annotated[float, Range(0, 0.999)]
+Seconds = Annotated[float, Range(0.1)]
+Encoded = Annotated[Codec | None, Read(parse_codec, "a codec: " + ", ".join(CODECS), write_codec)]
 MERGES: dict[str, Merge] = {"drift": Drift(), "equal": Equal(), "age": ByAge(), "pushsum": PushSum()}
 
 
-def _ahead(name: str) -> Callable[[], Ahead]:
-    return OwnSteps if name == "own" else partial(SharedSteps, reach=1.0 if name == "shared" else 0.0)
+# Settings that several recipes share ---
 
 
-def _reduction(codec: Codec | None, robust: Literal["no", "median", "trimmed", "clipped"] = "no") -> Reduction:
-    if robust != "no":
-        return Robust(robust, codec)
-    return Coded(codec) if codec else Plain()
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Carried:
+    """Which collective carries a round."""
+
+    via: Literal["auto", "star", "gather", "direct", "ring", "tree", "hd", "best"] = "auto"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Late:
+    """What a node that has trained on puts on top of a mean that comes late."""
+
+    ahead: Literal["own", "shared", "nothing"] = "own"
+
+    @property
+    def part(self) -> Part[Ahead]:
+        return (
+            part(OwnSteps) if self.ahead == "own" else part(SharedSteps, reach=1.0 if self.ahead == "shared" else 0.0)
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Means:
+    """How models are averaged."""
+
+    merge: Literal["mean", "work"] = "mean"
+    codec: Encoded = None
+    robust: Literal["no", "median", "trimmed", "clipped"] = "no"
+
+    @property
+    def weight(self) -> Weight:
+        return ByWork() if self.merge == "work" else Mean()
+
+    @property
+    def reduction(self) -> Part[Reduction]:
+        if self.robust != "no":
+            return part(Robust, self.robust, self.codec)
+        return part(Coded, self.codec) if self.codec else part(Plain)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pace:
+    """Whether quick nodes do more steps instead of waiting for the slowest."""
+
+    paced: bool = False
+
+    def every(self, steps: int) -> Part[When]:
+        return Part(Paced if self.paced else Every, (steps,))
+
+
+# The recipes ---
 
 
 @recipe
-def none(replica: Replica) -> Talk:  # noqa: ARG001 - it asks for nothing
+def none() -> Strategy:
     """Nobody says anything: every node learns from its own shard alone.
 
     Rule: nothing.
@@ -80,134 +127,107 @@ def none(replica: Replica) -> Talk:  # noqa: ARG001 - it asks for nothing
 
 @recipe
 def allreduce(
-    replica: Replica,
+    meeting: Meeting,
+    carried: Carried,
+    means: Means,
+    late: Late,
+    pace: Pace,
     *,
     every: Count = 1,
-    via: Via = "auto",
-    overlap: bool = False,
     quantity: Literal["parameters", "gradient"] = "parameters",
-    merge: Literal["mean", "work"] = "mean",
-    patience: float = 2.0,
-    ahead: Literal["own", "shared", "nothing"] = "own",
-    codec: Codec | None = None,
-    paced: bool = False,
-    robust: Literal["no", "median", "trimmed", "clipped"] = "no",
-    steady: bool = False,
-    handover: Handed = "auto",
-) -> Talk:
+) -> Strategy:
     """Every so many steps all nodes take the mean of all.
 
     Rule: x ← mean(x), waited for; with `overlap` trained through: x ← mean + (own or shared steps since, or nothing).
     Paper: odticn (Harvard CS 243, 2023) for `every`; local SGD (Stich, 2019).
     """
     return Rounds(
-        replica,
-        when=Paced(every) if paced else Every(every),
+        when=pace.every(every),
+        meeting=meeting,
+        via=carried.via,
         quantity=Quantity(quantity),
-        via=via,
-        weight=ByWork() if merge == "work" else Mean(),
-        overlap=overlap,
-        patience=patience,
-        ahead=_ahead(ahead),
-        reduction=_reduction(codec, robust),
-        steady=steady,
-        hand_optimizer=None if handover == "auto" else handover == "optimizer",
+        weight=means.weight,
+        reduction=means.reduction,
+        ahead=late.part,
     )
 
 
 @recipe
 def diloco(
-    replica: Replica,
+    meeting: Meeting,
+    carried: Carried,
+    means: Means,
+    late: Late,
+    pace: Pace,
     *,
     every: Count = 16,
     rate: float = 0.7,
     momentum: Momentum = 0.6,
-    via: Via = "auto",
-    overlap: bool = False,
-    merge: Literal["mean", "work"] = "mean",
-    patience: float = 2.0,
-    ahead: Literal["own", "shared", "nothing"] = "own",
     fragments: Count = 1,
-    codec: Codec | None = None,
-    paced: bool = False,
-    robust: Literal["no", "median", "trimmed", "clipped"] = "no",
-    steady: bool = False,
-    handover: Handed = "auto",
-) -> Talk:
+) -> Strategy:
     """Every so many steps an outer optimiser with Nesterov momentum takes a step along what all have changed.
 
     Rule: Δ = θ_old − mean(θ); b ← μb + Δ; θ ← θ_old − η(Δ + μb), with η `rate` and μ `momentum`.
     Paper: Douillard et al., DiLoCo, 2023; overlapped after Streaming DiLoCo, 2025.
     """
     return Rounds(
-        replica,
-        when=Paced(every) if paced else Every(every),
-        via=via,
-        weight=ByWork() if merge == "work" else Mean(),
-        overlap=overlap,
-        patience=patience,
-        ahead=_ahead(ahead),
-        outer=partial(Nesterov, rate=rate, momentum=momentum),
-        reduction=_reduction(codec, robust),
+        when=pace.every(every),
+        meeting=meeting,
+        via=carried.via,
+        weight=means.weight,
+        reduction=means.reduction,
+        ahead=late.part,
+        outer=part(Nesterov, rate=rate, momentum=momentum),
         fragments=fragments,
-        steady=steady,
-        hand_optimizer=None if handover == "auto" else handover == "optimizer",
     )
 
 
 @recipe
 def vrl(
-    replica: Replica,
+    meeting: Meeting,
+    carried: Carried,
+    means: Means,
     *,
     every: Count = 2,
     rate: float = 1.0,
     momentum: Momentum = 0.0,
-    via: Via = "auto",
-    overlap: bool = False,
     warmup: Annotated[int, Range(0)] = 0,
-    patience: float = 2.0,
-    codec: Codec | None = None,
-    handover: Handed = "auto",
-) -> Talk:
+) -> Strategy:
     """All nodes average when the slowest has done so many steps; meanwhile each corrects its steps for its own drift.
 
     Rule: x ← step(x) + c; after a round c ← c + (mean − x)/steps and x ← x_old + η(mean − x_old), with η `rate`.
     Paper: Liang et al., Variance Reduced Local SGD, 2019.
     """
     return Rounds(
-        replica,
-        when=Paced(every),
-        via=via,
-        overlap=overlap,
+        when=part(Paced, every),
+        meeting=meeting,
+        via=carried.via,
+        weight=means.weight,
+        reduction=means.reduction,
         warmup=warmup,
-        patience=patience,
-        ahead=FirstSteps,
-        outer=partial(Nesterov, rate=rate, momentum=momentum),
-        reduction=_reduction(codec),
-        correction=VarianceReduced,
-        hand_optimizer=None if handover == "auto" else handover == "optimizer",
+        ahead=part(FirstSteps),
+        outer=part(Nesterov, rate=rate, momentum=momentum),
+        correction=part(VarianceReduced),
     )
 
 
 @recipe
 def gossip(
-    replica: Replica,
     *,
     every: Count = 1,
     fanout: int = 0,
     aware: bool = False,
     merge: Literal["drift", "equal", "age", "pushsum"] = "drift",
-    patience_s: Annotated[float, Range(0.1)] = 30.0,
-    codec: Codec | None = None,
-) -> Talk:
+    patience_s: Seconds = 30.0,
+    codec: Encoded = None,
+) -> Strategy:
     """Every so many steps a node pushes its model to a few peers and merges what others pushed to it.
 
     Rule: x ← x + Σ(arrived − x when it was sent)/(1+n) for `drift`; `equal`, by `age` and `pushsum` as published.
     Paper: odticn (2023) for `equal` and `aware`; push-sum after Assran et al., 2019.
     """
     return Pushes(
-        replica,
-        when=Every(every),
+        when=part(Every, every),
         whom=Aware() if aware else Uniform(),
         fanout=fanout,
         merge=MERGES[merge],
@@ -217,47 +237,37 @@ def gossip(
 
 
 @recipe
-def ssp(
-    replica: Replica,
-    *,
-    bound: Annotated[int, Range(0)] = 4,
-    every: Count = 1,
-    rate: float = 1.0,
-    codec: Codec | None = None,
-) -> Talk:
+def ssp(*, bound: Annotated[int, Range(0)] = 4, every: Count = 1, rate: float = 1.0, codec: Encoded = None) -> Strategy:
     """Everybody tells everybody its changes as they come; nobody runs more than `bound` steps ahead of the slowest.
 
     Rule: x = x₀ + η Σ(all changes that have arrived)/N, with η `rate`; with `bound` 0 nobody waits.
     Paper: Ho et al., stale synchronous parallel, 2013.
     """
-    return Deltas(replica, when=Every(every), bound=bound, rate=rate, codec=codec)
+    return Deltas(when=part(Every, every), bound=bound, rate=rate, codec=codec)
 
 
 @recipe
-def decent(replica: Replica, *, patience_s: Annotated[float, Range(0.1)] = 30.0) -> Talk:
+def decent(*, patience_s: Seconds = 30.0) -> Strategy:
     """Every step a node pushes its model to one peer, 1, 2, 4, … places on in turn, while it computes the next.
 
     Rule: x ← x + (arrived − x when it was sent)/2, which is Σ w·x(t) and the node's own step since.
     Paper: Wang et al., decent-dp, 2024; one-peer exponential graphs after Ying et al., 2021.
     """
-    whom = Exponential(replica.world.name, replica.members)
-    return Pushes(replica, when=Every(1), whom=whom, fanout=1, merge=Drift(), patience_s=patience_s)
+    return Pushes(when=part(Every, 1), whom=Exponential(), fanout=1, merge=Drift(), patience_s=patience_s)
 
 
 @recipe
 def selsync(
-    replica: Replica,
+    meeting: Meeting,
+    carried: Carried,
+    means: Means,
+    late: Late,
     *,
     delta: float = 0.3,
     window: Count = 25,
-    via: Via = "auto",
-    overlap: bool = False,
-    patience: float = 2.0,
-    ahead: Literal["own", "shared", "nothing"] = "own",
-    codec: Codec | None = None,
     lenders: Share = 0.0,
     lend: Share = 0.5,
-) -> Talk:
+) -> Strategy:
     """All nodes average when any node's gradients change; else they train on their own.
 
     Rule: Δ = |E‖g‖² − E‖g before‖²| / E‖g before‖²; when Δ ≥ δ the node calls all, and x ← mean(x).  A share `lenders`
@@ -265,157 +275,127 @@ def selsync(
     Paper: Tyagi & Swany, Accelerating Distributed ML Training via Selective Synchronization, 2023.
     """
     rounds = Rounds(
-        replica,
-        when=Called(partial(GradientChange, delta, window)),
-        via=via,
-        overlap=overlap,
-        patience=patience,
-        ahead=_ahead(ahead),
-        reduction=_reduction(codec),
+        when=part(Called, part(GradientChange, delta, window)),
+        meeting=meeting,
+        via=carried.via,
+        weight=means.weight,
+        reduction=means.reduction,
+        ahead=late.part,
     )
-    return Together(rounds, Injection(replica, nodes=lenders, batch=lend)) if lenders else rounds
+    return Together((rounds, Injection(nodes=lenders, batch=lend))) if lenders else rounds
 
 
 @recipe
 def fda(
-    replica: Replica,
+    meeting: Meeting,
+    carried: Carried,
+    means: Means,
+    late: Late,
     *,
     estimate: Literal["linear", "sketch", "naive"] = "linear",
     theta: float = 0.0,
     share: Annotated[float, Range(0.01, 1)] = 0.2,
-    via: Via = "auto",
-    overlap: bool = False,
-    patience: float = 2.0,
-    ahead: Literal["own", "shared", "nothing"] = "own",
-    codec: Codec | None = None,
-) -> Talk:
+) -> Strategy:
     """All nodes average when their models have drifted apart; else they train on their own.
 
     Rule: u = x − x agreed; when mean‖u‖² − ‖mean u‖² > Θ (estimated), x ← mean(x).  Θ calibrates itself unless given.
     Paper: Theologitis et al., Communication-Efficient Distributed DL via Federated Dynamic Averaging, 2024.
     """
     return Rounds(
-        replica,
-        when=Called(partial(ModelDrift, estimate, theta=theta, share=share)),
-        via=via,
-        overlap=overlap,
-        patience=patience,
-        ahead=_ahead(ahead),
-        reduction=_reduction(codec),
+        when=part(Called, part(ModelDrift, estimate, theta=theta, share=share)),
+        meeting=meeting,
+        via=carried.via,
+        weight=means.weight,
+        reduction=means.reduction,
+        ahead=late.part,
     )
 
 
 @recipe
 def sparseloco(
-    replica: Replica,
+    meeting: Meeting,
+    late: Late,
     *,
     every: Count = 15,
     keep: Count = 64,
     decay: Share = 0.95,
     rate: float = 1.0,
     momentum: Momentum = 0.0,
-    overlap: bool = False,
-    patience: float = 2.0,
-    ahead: Literal["own", "shared", "nothing"] = "own",
-) -> Talk:
+) -> Strategy:
     """Seldom, and then only the largest few changes of each 4096, in 2 bits each, with error feedback.
 
     Rule: e ← 0.95e + Δ; send the top 64 of 4096; e ← e − sent; a position's mean is over who sent it, norms clipped.
     Paper: Sarfi et al., Communication Efficient LLM Pre-training with SparseLoCo, 2025.
     """
     return Rounds(
-        replica,
-        when=Every(every),
+        when=part(Every, every),
+        meeting=meeting,
         via="gather",
-        overlap=overlap,
-        patience=patience,
-        ahead=_ahead(ahead),
-        reduction=Coded(ChunkTopK(keep, bits=2), by_senders=True),
+        reduction=part(Coded, ChunkTopK(keep, bits=2), by_senders=True),
         decay=decay,
-        outer=partial(Nesterov, rate=rate, momentum=momentum),
+        ahead=late.part,
+        outer=part(Nesterov, rate=rate, momentum=momentum),
     )
 
 
 @recipe
-def daso(replica: Replica, *, every: Count = 4, via: Via = "auto") -> Talk:
+def daso(carried: Carried, *, every: Count = 4) -> Strategy:
     """Every so many steps an average is begun, and blended in when it is there, however late.
 
     Rule: x ← (2S·x + Σ x received)/(2S + P), S steps after the snapshot.
     Paper: Coquelin et al., DASO: distributed asynchronous and selective optimization, 2022.
     """
-    return Rounds(
-        replica,
-        when=Every(every),
-        via=via,
-        overlap=True,
-        ahead=partial(Blend, len(replica.members)),
-    )
+    return Rounds(when=part(Every, every), meeting=Meeting(overlap=True), via=carried.via, ahead=part(Blend))
 
 
 @recipe
 def flexible(
-    replica: Replica,
+    meeting: Meeting,
     *,
     every: Count = 1,
     lead: Literal["star", "var"] = "star",
     ratio: Share = 0.0,
     way: Literal["best", "own", "star", "gather", "direct", "ring", "tree", "hd"] = "best",
     quantity: Literal["gradient", "parameters"] = "gradient",
-    overlap: bool = False,
-    patience: float = 2.0,
-) -> Talk:
+) -> Strategy:
     """Compressed gradients whose size, and the collective that carries them, follow the links of now.
 
     Rule: AR-Topk (one leader's largest places, error feedback), or all-gather; ratio at the knee of time and gain.
     Paper: Tyagi & Swany, Flexible Communication for Optimal Distributed Learning over Unpredictable Networks, 2023.
     """
     return Rounds(
-        replica,
-        when=Every(every),
+        when=part(Every, every),
+        meeting=meeting,
         quantity=Quantity(quantity),
-        overlap=overlap,
-        patience=patience,
-        reduction=Flexible(lead=lead, ratio=ratio, via="" if way == "best" else way),
+        reduction=part(Flexible, lead=lead, ratio=ratio, via="" if way == "best" else way),
     )
 
 
 @recipe
 def powersgd(
-    replica: Replica,
+    meeting: Meeting,
+    carried: Carried,
     *,
     every: Count = 1,
     rank: Count = 2,
-    via: Via = "auto",
     quantity: Literal["gradient", "parameters"] = "gradient",
-    overlap: bool = False,
-    patience: float = 2.0,
-) -> Talk:
+) -> Strategy:
     """Two thin factors of everybody's update are added up, with error feedback.
 
     Rule: P = Σ MQ, orthonormal; Q = Σ MᵀP; the sum is PQᵀ; what it misses of the own M goes with the next.
     Paper: Vogels et al., PowerSGD, 2019.
     """
     return Rounds(
-        replica,
-        when=Every(every),
+        when=part(Every, every),
+        meeting=meeting,
+        via=carried.via,
         quantity=Quantity(quantity),
-        via=via,
-        overlap=overlap,
-        patience=patience,
-        reduction=LowRankSum(rank),
+        reduction=part(LowRankSum, rank),
     )
 
 
 @recipe
-def noloco(
-    replica: Replica,
-    *,
-    every: Count = 50,
-    rate: float = 0.7,
-    momentum: Momentum = 0.5,
-    overlap: bool = False,
-    patience: float = 2.0,
-) -> Talk:
+def noloco(meeting: Meeting, *, every: Count = 50, rate: float = 0.7, momentum: Momentum = 0.5) -> Strategy:
     """Every so many steps each node meets one other, drawn at random; nobody waits for all.
 
     Rounds are paced: where machines are uneven, everybody takes the steps that it can until the slowest has taken its
@@ -425,58 +405,37 @@ def noloco(
     Paper: Kolehmainen et al., NoLoCo, 2025.
     """
     return Rounds(
-        replica,
-        when=Paced(every),
+        when=part(Paced, every),
+        meeting=meeting,
         via="gather",
-        overlap=overlap,
-        patience=patience,
-        outer=partial(HeavyBall, rate=rate, momentum=momentum),
-        who=Pairs(replica.world.name),
+        outer=part(HeavyBall, rate=rate, momentum=momentum),
+        who=Pairs(),
     )
 
 
 @recipe
-def admm(
-    replica: Replica,
-    *,
-    every: Count = 4,
-    pull: float = 0.1,
-    via: Via = "auto",
-    overlap: bool = False,
-    patience: float = 2.0,
-) -> Talk:
+def admm(meeting: Meeting, carried: Carried, *, every: Count = 4, pull: float = 0.1) -> Strategy:
     """Nodes agree on a model and are pulled towards it, at a price that grows while they differ.
 
     Rule: z = mean(x + u); u ← u + x − z; every gradient gets ρ(x − z + u) on top, ρ `pull`.
     Paper: Boyd et al., Distributed Optimization via the Alternating Direction Method of Multipliers, 2011.
     """
-    return Rounds(
-        replica,
-        when=Every(every),
-        via=via,
-        overlap=overlap,
-        patience=patience,
-        ahead=partial(Consensus, pull=pull),
-    )
+    return Rounds(when=part(Every, every), meeting=meeting, via=carried.via, ahead=part(Consensus, pull=pull))
 
 
 @recipe
-def demo(
-    replica: Replica, *, keep: Count = 32, decay: Share = 0.999, overlap: bool = False, patience: float = 2.0
-) -> Talk:
+def demo(meeting: Meeting, *, keep: Count = 32, decay: Share = 0.999) -> Strategy:
     """Only the strongest cosines of the gradient travel, and of their mean only the sign is used.
 
     Rule: δ ← 0.999δ + g; send the top 32 cosines of each 64 × 64; δ ← δ − sent; g ← sign(mean)·rms(mean).
     Paper: Peng et al., DeMo: Decoupled Momentum Optimization, 2024.
     """
     return Rounds(
-        replica,
-        when=Every(1),
+        when=part(Every, 1),
+        meeting=meeting,
         quantity=Quantity.GRADIENT,
         via="gather",
-        overlap=overlap,
-        patience=patience,
-        reduction=Coded(Cosine(keep)),
+        reduction=part(Coded, Cosine(keep)),
         decay=decay,
         post=_signs,
     )

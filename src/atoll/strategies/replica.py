@@ -15,10 +15,12 @@ from atoll.state import Saved
 from atoll.vectors import Vector
 from atoll.world.base import World
 
-__all__ = ["Quantity", "Replica", "Work"]
+__all__ = ["MOST_WORK", "Quantity", "Replica", "Work"]
 
 Work = NDArray[np.int64]
 """How many samples of each member a model state includes, by the members' order."""
+MOST_WORK = 1 << 53
+"""No node can have done more."""
 
 
 class Quantity(enum.Enum):

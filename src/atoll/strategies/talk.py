@@ -1,10 +1,10 @@
-"""The shape of a conversation: what a strategy does at a node's step boundaries.
+"""A strategy, and one node's side of it.
 
-A `Strategy` is a frozen value that can be compared, printed and sent to another process.  When a node joins a run,
-`strategy.talk(replica)` gives the conversation of that one node: the only place where a strategy keeps state.
+A `Strategy` is a frozen value: it can be compared, printed and sent to another process.  `strategy.start(replica)`
+makes the `Talk` of one node, which is the only place where a strategy keeps state.
 """
 
-from collections.abc import Callable
+import abc
 from dataclasses import dataclass
 
 from atoll.collectives import Spawn
@@ -25,16 +25,6 @@ class Talk:
     async def after_gradient(self) -> None:
         """The gradient of a step is there, and not yet used."""
 
-    @property
-    def uses_gradients(self) -> bool:
-        """Whether `after_gradient` does anything."""
-        return type(self).after_gradient is not Talk.after_gradient
-
-    @property
-    def shares_examples(self) -> bool:
-        """Whether nodes give each other some of their examples."""
-        return False
-
     async def after_step(self) -> bool:
         """A step is done.  Returns whether the model was merged with others'."""
         return False
@@ -54,12 +44,30 @@ class Talk:
         """Goes on from what `save` gave; called right after `start`."""
 
 
+class Strategy(abc.ABC):
+    """How nodes talk: a frozen composition of parts.  Parts that do not go together are refused when it is made."""
+
+    @abc.abstractmethod
+    def start(self, replica: Replica) -> Talk:
+        """One node's side of it."""
+
+    @property
+    def uses_gradients(self) -> bool:
+        """Whether it averages or changes gradients, before the optimiser uses them."""
+        return False
+
+    @property
+    def shares_examples(self) -> bool:
+        """Whether nodes give each other some of their examples."""
+        return False
+
+
 def record_push(world: World, what: str, sent_s: float) -> None:
     """Something that another node pushed has come."""
     world.record(Exchanged(at=world.now, node=world.name, name=what, via="push", since=sent_s, members=2, late=True))
 
 
-class Silence(Talk):
+class _Silent(Talk):
     """Says nothing."""
 
     @property
@@ -68,13 +76,8 @@ class Silence(Talk):
 
 
 @dataclass(frozen=True, slots=True)
-class Strategy:
-    """A named composition of parts."""
+class Silence(Strategy):
+    """Nobody says anything."""
 
-    name: str
-    """As written by the user, with all that differs from the defaults."""
-    talk: Callable[[Replica], Talk]
-    uses_gradients: bool = False
-    """Whether it averages or changes gradients, before the optimiser uses them."""
-    shares_examples: bool = False
-    """Whether nodes give each other some of their examples."""
+    def start(self, replica: Replica) -> Talk:  # noqa: ARG002 - it asks for nothing
+        return _Silent()

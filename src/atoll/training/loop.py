@@ -41,7 +41,7 @@ async def train(
     Raises:
         CheckpointError: what the node was does not fit what it is.
     """
-    talk = strategy.talk(replica)
+    talk = strategy.start(replica)
     if resume:
         with _fitting():
             replica.load(part("replica", resume))

@@ -74,7 +74,7 @@ def test_every_own_step_is_contributed_exactly_once(
 def test_dasos_blend() -> None:
     """x ← (2S·x + P·mean)/(2S + P)."""
     own, mean = 7.0, 3.0
-    x = mean + Blend(4)(vector(mean), vector(own), vector(0), Steps(10, 3))[0]
+    x = mean + Blend()(vector(mean), vector(own), vector(0), Steps(10, 3, members=4))[0]
     assert x == pytest.approx((2 * 3 * own + 4 * mean) / (2 * 3 + 4))
 
 

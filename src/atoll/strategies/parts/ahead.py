@@ -20,7 +20,11 @@ class Steps(NamedTuple):
     """A node's own count."""
 
     then: int
+    """When a snapshot was taken."""
     since: int
+    """How many it has done since."""
+    members: int = 1
+    """How many nodes the run has."""
 
 
 class Ahead(abc.ABC):
@@ -54,6 +58,11 @@ class Ahead(abc.ABC):
     def unused(self) -> Vector | None:
         """What of the node's own steps goes with its next contribution; `None`: nothing."""
         return None
+
+    @property
+    def pulls(self) -> bool:
+        """Whether it changes gradients."""
+        return type(self).pull is not Ahead.pull
 
     def pull(self, values: Vector) -> Vector | None:  # noqa: ARG002 - for those who pull
         """What to add to the gradient at every step; `None`: nothing."""
@@ -137,11 +146,8 @@ class Blend(Ahead):
     x ← (2S·x + P·mean)/(2S + P), S the steps since the snapshot and P the number of members.
     """
 
-    def __init__(self, members: int) -> None:
-        self._members = members
-
     def __call__(self, mean: Vector, own: Vector, drift: Vector, steps: Steps) -> Vector:  # noqa: ARG002
-        share = 2 * steps.since / (2 * steps.since + self._members)
+        share = 2 * steps.since / (2 * steps.since + steps.members)
         blended: Vector = (own - mean) * np.float32(share)
         return blended
 

@@ -4,11 +4,11 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from atoll.seeds import stream
 
-__all__ = ["Acquaintance", "Aware", "Exponential", "Pairs", "Uniform", "Whom"]
+__all__ = ["Acquaintance", "Aware", "Exponential", "Pairs", "Turn", "Uniform", "Whom"]
 
 
 @dataclass(slots=True)
@@ -24,11 +24,21 @@ class Acquaintance:
         self.seconds = seconds if math.isnan(self.seconds) else 0.7 * self.seconds + 0.3 * seconds
 
 
+class Turn(NamedTuple):
+    """Whose turn it is to push."""
+
+    own: str
+    members: tuple[str, ...]
+    """All names, in the order that all nodes use."""
+    number: int
+    """How often the node has pushed before."""
+
+
 class Whom(Protocol):
     """Chooses up to `count` of the peers that no push is under way to."""
 
     def __call__(
-        self, free: Sequence[str], count: int, known: dict[str, Acquaintance], draw: random.Random
+        self, turn: Turn, free: Sequence[str], count: int, known: dict[str, Acquaintance], draw: random.Random
     ) -> list[str]: ...
 
 
@@ -38,9 +48,10 @@ class Uniform:
 
     def __call__(
         self,
+        turn: Turn,  # noqa: ARG002 - the shape of the part
         free: Sequence[str],
         count: int,
-        known: dict[str, Acquaintance],  # noqa: ARG002 - the shape of the part
+        known: dict[str, Acquaintance],  # noqa: ARG002
         draw: random.Random,
     ) -> list[str]:
         return draw.sample(free, min(count, len(free)))
@@ -58,6 +69,7 @@ class Aware:
 
     def __call__(
         self,
+        turn: Turn,  # noqa: ARG002 - the shape of the part
         free: Sequence[str],
         count: int,
         known: dict[str, Acquaintance],
@@ -79,46 +91,32 @@ class Aware:
         return chosen
 
 
+@dataclass(frozen=True, slots=True)
 class Exponential:
     """One peer at a time, 1, 2, 4, … places on, in turn (Ying et al., 2021): in log₂N pushes everybody has heard of
     everybody.
-
-    Args:
-        own: the node's name.
-        members: all names, in the order that all nodes use.
     """
-
-    def __init__(self, own: str, members: Sequence[str]) -> None:
-        self._own = own
-        self._members = tuple(members)
-        self._turn = 0
 
     def __call__(
         self,
+        turn: Turn,
         free: Sequence[str],
         count: int,  # noqa: ARG002 - the shape of the part
         known: dict[str, Acquaintance],  # noqa: ARG002
         draw: random.Random,  # noqa: ARG002
     ) -> list[str]:
-        places = len(self._members)
-        distance = 1 << (self._turn % max(1, (places - 1).bit_length()))
-        self._turn += 1
-        peer = self._members[(self._members.index(self._own) + distance) % places]
+        places = len(turn.members)
+        distance = 1 << (turn.number % max(1, (places - 1).bit_length()))
+        peer = turn.members[(turn.members.index(turn.own) + distance) % places]
         return [peer] if peer in free else []
 
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Everybody with one other, drawn anew for each round and alike by all; who is left over is alone.
+    """Everybody with one other, drawn anew for each round and alike by all; who is left over is alone."""
 
-    Args:
-        own: the node's name.
-    """
-
-    own: str
-
-    def __call__(self, number: int, members: tuple[str, ...]) -> tuple[str, ...]:
+    def __call__(self, own: str, number: int, members: tuple[str, ...]) -> tuple[str, ...]:
         names = list(members)
         stream(0, "pairs", str(number)).shuffle(names)
-        place = names.index(self.own) // 2 * 2
+        place = names.index(own) // 2 * 2
         return tuple(names[place : place + 2])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from atoll.collectives.reduce import Reduced
 from atoll.strategies import parse_strategy
-from atoll.strategies.fragment import Fragment
+from atoll.strategies.rounds.fragment import Fragment
 from atoll.trace import ContributionRefused, Event, Exchanged, Joined
 from atoll.vectors import Vector
 from atoll.world import Physics

@@ -1,6 +1,6 @@
 import numpy as np
 
-from atoll.strategies.choice import Choice
+from atoll.strategies.rounds.choice import Choice
 
 
 def test_the_best_is_found_and_the_runner_up_is_tried_again() -> None:

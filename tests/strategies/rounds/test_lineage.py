@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atoll.strategies.lineage import KEPT, START, Agreement, Lineage, Standing, common_agreement
+from atoll.strategies.rounds.lineage import KEPT, START, Agreement, Lineage, Standing, common_agreement
 from atoll.vectors import Vector
 
 

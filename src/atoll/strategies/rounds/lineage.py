@@ -14,7 +14,7 @@ import numpy as np
 
 from atoll.membership import Summary
 from atoll.state import Saved, note, part, read_note
-from atoll.strategies.replica import Work
+from atoll.strategies.replica import MOST_WORK, Work
 from atoll.vectors import Vector
 
 __all__ = ["START", "Agreement", "Common", "Lineage", "Standing", "common_agreement"]
@@ -24,8 +24,6 @@ START: Agreement = "", 0
 KEPT = 4
 """How many ends of views are remembered."""
 MOST_AGREEMENTS = 2 * (KEPT + 2)
-MOST_WORK = 1 << 53
-"""No node has used more samples."""
 LONGEST_NAME = 200
 
 

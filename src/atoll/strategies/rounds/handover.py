@@ -18,8 +18,8 @@ import safetensors.numpy
 from atoll.collectives import Body
 from atoll.membership import View
 from atoll.state import Saved
-from atoll.strategies.lineage import MOST_WORK, Agreement, Common
-from atoll.strategies.replica import Replica, Work
+from atoll.strategies.replica import MOST_WORK, Replica, Work
+from atoll.strategies.rounds.lineage import Agreement, Common
 from atoll.strategies.talk import Spawn
 from atoll.trace import ContributionRefused
 from atoll.vectors import Vector, all_finite

@@ -5,7 +5,7 @@ from atoll.network import Network, load_network
 from atoll.strategies import parse_strategy
 from atoll.world.base import World
 from tests.strategies.nodes import Numbers, VectorReplica, run_strategy
-from tests.strategies.test_here import Events
+from tests.strategies.rounds.test_here import Events
 from tests.world.networks import network
 
 FAST = network('[[node]]\ncount = 3\n[[link]]\namong = "*"\nlatency_ms = 10\nrate_mbps = 100')

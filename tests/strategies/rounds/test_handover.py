@@ -6,15 +6,16 @@ from typing import cast
 import numpy as np
 import pytest
 
-from atoll.strategies import handover, parse_strategy
-from atoll.strategies.lineage import Standing
-from atoll.strategies.rounds import Rounds
+from atoll.strategies import parse_strategy
+from atoll.strategies.rounds import handover
+from atoll.strategies.rounds.lineage import Standing
+from atoll.strategies.rounds.models import ModelRounds
 from atoll.trace import ContributionRefused, Joined, Transferred
 from atoll.vectors import Vector
 from atoll.world import Physics
 from atoll.world.base import World
 from tests.strategies.nodes import Numbers, run_strategy
-from tests.strategies.test_here import Events
+from tests.strategies.rounds.test_here import Events
 from tests.world.networks import network
 
 SIZE = 50_000
@@ -72,25 +73,25 @@ def test_the_nearest_is_asked(near: str) -> None:
 
 def test_a_state_that_is_not_finite_is_refused_and_so_is_its_host(monkeypatch: pytest.MonkeyPatch) -> None:
     """Node 1 says that it has done more than anybody, and has NaN for those who believe it; nobody takes it."""
-    honest = cast("property", Rounds.__dict__["_standing"]).__get__
+    honest = cast("property", ModelRounds.__dict__["_standing"]).__get__
 
-    def boast(rounds: Rounds) -> Standing:
+    def boast(rounds: ModelRounds) -> Standing:
         standing: Standing = honest(rounds)
         if rounds._replica.world.name != "1":
             return standing
         return replace(standing, agreements=(("9.x", 9),), work=(10**9,) * 3)
 
-    def spoilt(rounds: Rounds) -> list[Vector] | None:
+    def spoilt(rounds: ModelRounds) -> list[Vector] | None:
         found = out(rounds)
         if rounds._replica.world.name == "1":
-            found = [np.full(fragment.span.stop, np.nan, dtype=np.float32) for fragment in rounds._fragments]
+            found = [np.full(fragment.span.stop, np.nan, dtype=np.float32) for fragment in rounds._driver.fragments]
             found.append(np.zeros(0, dtype=np.float32))
         return found
 
-    out = Rounds._to_hand_out
-    monkeypatch.setattr(Rounds, "_standing", property(boast))
-    monkeypatch.setattr(Rounds, "_to_hand_out", spoilt)
-    monkeypatch.setattr(Rounds, "stands", lambda *_: True)
+    out = ModelRounds._to_hand_out
+    monkeypatch.setattr(ModelRounds, "_standing", property(boast))
+    monkeypatch.setattr(ModelRounds, "_to_hand_out", spoilt)
+    monkeypatch.setattr(ModelRounds, "stands", lambda *_: True)
     net = network('[[node]]\ncount = 3\nstep_s = 0.5\n[[link]]\namong = "*"\nlatency_ms = 20')
     away = '[[fault]]\nkind = "crash"\nnodes = "2"\nat = 10\nuntil = 15\n'
     events = Events()

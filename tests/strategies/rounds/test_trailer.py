@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll.strategies.replica import Quantity, Replica
-from atoll.strategies.trailer import Tail
+from atoll.strategies.rounds.trailer import Tail
 from atoll.vectors import Vector
 
 

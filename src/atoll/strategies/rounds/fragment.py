@@ -106,7 +106,7 @@ class Fragment:
 
     @property
     def pulls(self) -> bool:
-        return type(self._ahead).pull is not Ahead.pull
+        return self._ahead.pulls
 
     def pull(self, values: Vector) -> Vector:
         found = self._ahead.pull(values)

@@ -1,10 +1,10 @@
 import numpy as np
 
 from atoll.collectives.reduce import Reduced
-from atoll.strategies.fragment import Fragment
 from atoll.strategies.parts.ahead import OwnSteps, SharedSteps, Steps
 from atoll.strategies.parts.correction import Uncorrected
 from atoll.strategies.parts.outer import Nesterov, TakeMean
+from atoll.strategies.rounds.fragment import Fragment
 
 
 def vector(*values: float) -> np.ndarray[tuple[int], np.dtype[np.float32]]:

@@ -1,0 +1,53 @@
+"""How islands are made, and train, as users write it: `auto:memory=4GB,weights=predict,recompute`."""
+
+import math
+from dataclasses import dataclass
+from typing import Annotated
+
+from atoll.codecs import CODECS, parse_codec
+from atoll.errors import TaskError
+from atoll.islands.stage import Weights
+from atoll.settings import Count, Range, Read, parse_settings, parse_size, settings_of
+
+__all__ = ["IslandSettings", "parse_islands"]
+
+
+def _read_wire(text: str, where: str) -> str:
+    parse_codec(text, where)
+    return text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IslandSettings:
+    """How islands are made, and train."""
+
+    islands: tuple[tuple[str, ...], ...] = ()
+    """Nodes of each, in the order of stages; none: the best that there are."""
+    memory: Annotated[float, Read(parse_size, "a size, as in 6GB or 300MB")] = math.inf
+    """Bytes of nodes that do not declare theirs."""
+    weights: Weights = "stash"
+    """Which ones a backward pass uses."""
+    recompute: bool = False
+    """Whether forward passes keep their input alone."""
+    slower: bool = False
+    """Whether what comes late counts less."""
+    flush: Annotated[int, Range(0)] = 0
+    """In how many pieces a batch is cut, to train synchronously; 0: without waiting."""
+    pieces: Count = 1
+    """In how many pieces a batch is cut, without waiting."""
+    accumulate: Count = 1
+    """Batches that an update learns from, without waiting."""
+    wire: Annotated[str, Read(_read_wire, "a codec: " + ", ".join(CODECS))] = "dense"
+    """The codec that activations and gradients are written with on their way."""
+
+
+def parse_islands(text: str) -> IslandSettings:
+    """What a user wrote: `auto`, or `A1+A2/B1+B2`; and settings: `auto:memory=4GB,weights=predict,recompute`.
+
+    >>> parse_islands("A1+A2/B1:flush=8").islands
+    (('A1', 'A2'), ('B1',))
+    """
+    who, _, rest = text.partition(":")
+    islands = () if who == "auto" else tuple(tuple(each.split("+")) for each in who.split("/"))
+    settings = [setting for setting in settings_of(IslandSettings) if setting.name != "islands"]
+    return IslandSettings(islands=islands, **parse_settings(rest, settings, f"islands {text!r}", TaskError))

@@ -1,0 +1,409 @@
+"""Holds rounds, whatever they average: begins them when they are due, waits for them, and applies what they come to.
+
+A round's number is its id: a node's n-th round meets everybody else's n-th, whatever their speeds.  A node is in one
+round at a time.
+
+A blocking round is waited for max(2 s, `patience` × the time it is expected to take, from the last ones).  Then it
+turns into an overlapped one: training goes on, transfers resume when they can, and the result is applied as a
+correction when it comes.  What was learned meanwhile is kept.
+
+Where less than every value is sent, members tell what they changed since the model that they agreed on last, which all
+of them hold; what a codec leaves out goes with the next round.  A contribution that is not finite is not sent: the
+member takes part with weight 0.
+"""
+
+import asyncio
+import itertools
+import math
+from collections import deque
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Protocol
+
+import numpy as np
+
+from atoll.collectives import Judge, Round
+from atoll.collectives.judge import FAR_OUT_APART
+from atoll.collectives.reduce import Reduced, fitting
+from atoll.membership import GRACE_S, Summary
+from atoll.state import Saved, part, under
+from atoll.strategies.parts.correction import Uncorrected
+from atoll.strategies.replica import Quantity, Replica
+from atoll.strategies.rounds.choice import Choice
+from atoll.strategies.rounds.fragment import Fragment
+from atoll.strategies.rounds.parts import RoundParts
+from atoll.strategies.rounds.trailer import Tail
+from atoll.strategies.talk import Spawn
+from atoll.trace import ContributionRefused, Exchanged, Waited
+from atoll.vectors import Vector, all_finite
+from atoll.world.hearing import NOT_UNDERSTOOD
+
+__all__ = ["FIRST_WAIT_S", "LEAST_WAIT_S", "Averaged", "Driver", "Outcome", "Pending"]
+
+LEAST_WAIT_S = 2.0
+FIRST_WAIT_S = 30.0
+"""How long a round is waited for before anything is known of how long rounds take."""
+REMEMBERED = 8
+"""How many rounds' results are compared with others'."""
+LONG_AGO = 1 << 30
+WORSE = 1.5
+"""A node's loss on its own batches may grow so much while it is apart before what it has learned counts less."""
+HOPELESS_S, HOPELESS_ROUNDS = 60.0, 20.0
+"""How long a round may take, and how many times as long as the last ones."""
+GRACE_ROUNDS = 4
+"""How many rounds long somebody may be away before the others go on without it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """The round that a node is in."""
+
+    meeting: Round
+    via: str
+    fragment: Fragment
+    snapshot: Vector | None
+    """What the member had; `None` if it was of no use."""
+    step: int
+    alone: int
+    """How many steps' gradients the snapshot holds."""
+    since: float
+    task: "asyncio.Task[Outcome | None]"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a round came to."""
+
+    via: str
+    tail: Tail
+    snapshot: Vector | None
+    """What the member had; `None`: of no use to the others, so that it goes on with what they agree on."""
+    mean: Vector | None
+    """`None`: nothing of use."""
+    agreed: Vector | None = None
+    """What all members hold from now on; `None` where that is no model."""
+    change: Vector | None = None
+    """What to add to a model that has made steps since; `None`: what lies on top of what is agreed on must be seen."""
+    digest: str = ""
+    is_refused: bool = False
+    """Whether its sum makes no sense."""
+
+    @classmethod
+    def refused(cls, via: str, members: int) -> "Outcome":
+        nothing: Vector = np.zeros(0, dtype=np.float32)
+        return cls(via, Tail(0.0, np.zeros(members, dtype=np.int64), nothing, nothing), None, None, is_refused=True)
+
+
+class Averaged(Protocol):
+    """What a driver's rounds average: models, or gradients."""
+
+    @property
+    def steps(self) -> int:
+        """The node's step."""
+
+    @property
+    def far_out(self) -> float:
+        """How far from the others' a contribution may lie."""
+
+    @property
+    def suffix(self) -> str:
+        """What the names of rounds among some end with."""
+
+    def snapshot(self, fragment: Fragment, step: int, *, corrected: bool) -> tuple[Vector | None, int]:
+        """What a member gives to a round, and how many steps' gradients are in it."""
+
+    async def finish(self, fragment: Fragment, found: Outcome) -> Outcome:
+        """Completes what a round came to, beside training: each line may take as long as copying a model."""
+
+    def take(self, pending: Pending, outcome: Outcome, *, late: bool) -> None:
+        """The node follows what a round came to."""
+
+
+class Driver:
+    """One node's part in rounds of one quantity.
+
+    Args:
+        replica: its model.
+        parts: what rounds are.
+        averaged: what they average.
+        first_wait_s: how long the first round of a run is waited for.
+    """
+
+    def __init__(
+        self, replica: Replica, parts: RoundParts, averaged: Averaged, *, first_wait_s: float = FIRST_WAIT_S
+    ) -> None:
+        self._replica = replica
+        self._parts = parts
+        self._averaged = averaged
+        self.when = parts.when()
+        self._reduction = parts.reduction()
+        self._via = fitting(parts.via, self._reduction)
+        self._choice = Choice(self._via, self._reduction.vias)
+        is_model = parts.quantity is not Quantity.GRADIENT
+        absolute = self._reduction.exact or not is_model
+        cuts = np.linspace(0, len(replica.read(parts.quantity)), parts.fragments + 1).round().astype(int).tolist()
+        self.fragments = [
+            Fragment(
+                slice(start, stop),
+                parts.outer(),
+                parts.ahead(),
+                parts.correction(),
+                parts.decay,
+                absolute=absolute,
+                is_model=is_model,
+            )
+            for start, stop in itertools.pairwise(cuts)
+        ]
+        self.number = 0
+        """Of the next round among these members."""
+        self._done = 0
+        self._begun_at_step = 0
+        self._pending: Pending | None = None
+        self.is_astray = False
+        """The node holds something else than the others, and trains alone until rounds are among others."""
+        self._durations: deque[float] = deque(maxlen=5)
+        self._results: dict[str, str] = {}
+        """Digests of what the last rounds came to."""
+        self._loss = math.nan
+        """What the node's own loss was when it last agreed with others."""
+        self.buffers = replica.read(Quantity.BUFFERS)
+        """What all members' were, on average, after the last round."""
+        self._first_wait_s = first_wait_s
+        self._judge = Judge(Tail.trailer(replica, len(self.buffers)), self.refused)
+        self._spawn: Spawn | None = None
+
+    def start(self, spawn: Spawn) -> None:
+        self._spawn = spawn
+        self.when.start(self._replica, spawn)
+        self._reduction.start(self._replica.world, self._replica.members, spawn)
+        initial = self._replica.read(Quantity.PARAMETERS)
+        for fragment in self.fragments:
+            fragment.start(initial[fragment.span])
+        if self._replica.world.is_late:
+            # A node that begins later knows no run without rounds, and waits no longer than for others.
+            self._first_wait_s = LEAST_WAIT_S
+
+    @property
+    def held(self) -> list[Vector]:
+        """What all members hold since their last round, a vector a fragment."""
+        held = [fragment.agreed for fragment in self.fragments if fragment.agreed is not None]
+        assert len(held) == len(self.fragments), "started"
+        return held
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is nothing to do at a step boundary."""
+        if any(not isinstance(fragment.correction, Uncorrected) for fragment in self.fragments):
+            return False
+        if self._replica.group.is_alone:
+            return True
+        if self._pending is not None:
+            return not self._pending.task.done()
+        return not self.when.may_be_due(self._replica.steps - self._begun_at_step)
+
+    async def turn(self) -> bool:
+        """A step boundary among others.  Returns whether the result of a round was applied."""
+        if self.is_astray:
+            return False
+        self._look_at_pending()
+        merged = self._apply()
+        step = self._averaged.steps
+        if self._pending is None and self.when(self._replica, step - self._begun_at_step, self.number):
+            self._begin(step, corrected=merged)
+            if not self._parts.meeting.overlap or self._done < self._parts.warmup:
+                await self._wait()
+                merged = self._apply() or merged
+        return merged
+
+    def restart(self) -> None:
+        """Rounds are among others: gives up what is under way, and forgets what was learned of those before."""
+        self.number = 0
+        self.is_astray = False
+        self._results.clear()
+        self._begun_at_step = -LONG_AGO  # what was learned apart is merged at once, and nobody waits for steps first
+        self._choice = Choice(self._via, self._reduction.vias)
+        self._reduction.restart()
+        self._judge.restart()
+        pending, self._pending = self._pending, None
+        if pending:
+            pending.task.cancel()
+            pending.fragment.abandon(pending.snapshot)
+        for fragment in self.fragments:
+            fragment.restart()
+
+    def begin_from(self, held: list[Vector], *, handed: bool = False) -> None:
+        """All members go on from this (see `Fragment.begin_from`)."""
+        for fragment, values in zip(self.fragments, held, strict=True):
+            fragment.begin_from(values, handed=handed)
+
+    def save(self) -> Saved:
+        saved: Saved = {}
+        for place, fragment in enumerate(self.fragments):
+            pending = self._pending if self._pending and self._pending.fragment is fragment else None
+            state = fragment.save(under_way=True, snapshot=pending.snapshot) if pending else fragment.save()
+            saved |= under(f"fragment {place}", state)
+        return saved
+
+    def load(self, saved: Saved) -> None:
+        for place, fragment in enumerate(self.fragments):
+            fragment.load(part(f"fragment {place}", saved))
+
+    def results(self) -> Summary:
+        """Digests of what the last rounds of all came to."""
+        return [list(result) for result in self._results.items()]
+
+    def differing(self, results: Summary) -> tuple[str, str, str] | None:
+        """The first round that led somebody else elsewhere, what that came to there, and here."""
+        for name, theirs in results:
+            if self._results.get(name, theirs) != theirs:
+                return str(name), str(theirs), self._results[name]
+        return None
+
+    def refused(self, name: str, why: str) -> None:
+        """Something was refused."""
+        world = self._replica.world
+        world.record(ContributionRefused(at=world.now, node=world.name, name=name, why=why))
+
+    def _begin(self, step: int, *, corrected: bool) -> None:
+        """Begins a round.
+
+        Args:
+            step: the node's step.
+            corrected: an earlier round's correction is in the gradient, and must stay there.
+        """
+        assert self._spawn is not None
+        replica, world = self._replica, self._replica.world
+        fragment = self.fragments[self.number % len(self.fragments)]
+        snapshot, alone = self._averaged.snapshot(fragment, step, corrected=corrected)
+        weight = self._parts.weight(step - fragment.step)
+        if fragment.is_anew:
+            weight *= self._soundness()
+        if not fragment.begin(None if fragment.is_handed else snapshot):
+            snapshot, weight = None, 0.0
+        self._begun_at_step = fragment.step = step
+        tail = Tail.own(replica, weight, self._choice.report(), alarm=self._judge.is_alarmed)
+        via = "gather" if self._judge.distrusts_sums and "gather" in self._reduction.vias else self._choice.now()
+        name = self._name
+        self._judge.begin(name, fragment.origin, far_out=FAR_OUT_APART if fragment.is_anew else self._averaged.far_out)
+        members = replica.group.view.members
+        who = self._parts.who(world.name, self.number, members) if self._parts.who else members
+        meeting = Round(world, name, who, key=self.number, judge=self._judge)
+        task = self._spawn(self._outcome(meeting, tail, via, fragment, snapshot))
+        self._pending = Pending(meeting, via, fragment, snapshot, step, alone, world.now, task)
+        self.number += 1
+
+    @property
+    def _name(self) -> str:
+        view = self._replica.group.view
+        first = view.number == 0 and len(view.members) == len(self._replica.members)
+        name = f"round {self.number}" if first else f"round {view.name}/{self.number}"
+        return name + self._averaged.suffix if view.number > 0 else name
+
+    def _soundness(self) -> float:
+        """What is to be made of what the node has learned apart: less if by its own loss it has got worse since."""
+        if self._loss <= 0 or not math.isfinite(self._loss):
+            return 1.0
+        worse = self._replica.loss / self._loss
+        return 1.0 if worse <= WORSE else (WORSE / worse if math.isfinite(worse) else 0.0)
+
+    async def _outcome(
+        self, meeting: Round, tail: Vector, via: str, fragment: Fragment, snapshot: Vector | None
+    ) -> Outcome | None:
+        """What a round comes to.  All that can be done beside training is done here."""
+        payload = fragment.payload(snapshot, float(tail[0]))
+        if payload is None:
+            if not fragment.is_handed:
+                self.refused(meeting.name, "not finite")
+            snapshot, payload = None, fragment.unsent()
+            Tail.silence(tail, len(self._replica.members), len(self.buffers))
+        result = await self._reduce(meeting, payload, tail, via)
+        if result is None:
+            return None
+        read = Tail.read(result.tail, len(self._replica.members), len(self.buffers))
+        if read is None or not fragment.accepts(result, read.weight):
+            self.refused(meeting.name, "a sum that makes no sense")
+            return Outcome.refused(via, len(self._replica.members))
+        mean = fragment.mean(result, read.weight)
+        await asyncio.sleep(0)
+        return await self._averaged.finish(fragment, Outcome(result.via or via, read, snapshot, mean))
+
+    async def _reduce(self, meeting: Round, payload: Vector, tail: Vector, via: str) -> Reduced | None:
+        if meeting.size == 1:
+            return Reduced(payload, tail)
+        try:
+            return await self._reduction(meeting, payload, tail, via)
+        except* NOT_UNDERSTOOD as errors:
+            why = f"not understood ({errors.exceptions[0]})"
+        self.refused(meeting.name, why)
+        return None
+
+    async def _wait(self) -> None:
+        assert self._pending is not None
+        world, pending = self._replica.world, self._pending
+        since = world.now
+        expected = self._parts.meeting.patience * median(self._durations) if self._durations else self._first_wait_s
+        with self._replica.group.waiting():
+            await asyncio.wait({pending.task}, timeout=max(LEAST_WAIT_S, expected))
+        world.record(Waited(at=world.now, node=world.name, since=since, why=pending.meeting.name))
+
+    def _look_at_pending(self) -> None:
+        """A round that takes absurdly long will not end: members wait for what nobody sends.  Another view ends it."""
+        pending, now = self._pending, self._replica.world.now
+        if pending is None or pending.task.done() or not self._durations:
+            return
+        if now - pending.since > max(HOPELESS_S, HOPELESS_ROUNDS * median(self._durations)):
+            self._pending = replace(pending, since=now)
+            self._replica.group.object()
+
+    def _apply(self) -> bool:
+        """Takes the result of the round under way, if it is there."""
+        pending = self._pending
+        if pending is None or not pending.task.done() or self._replica.group.held or self.is_astray:
+            return False
+        self._pending = None
+        self._done += 1
+        replica, world = self._replica, self._replica.world
+        outcome = pending.task.result()
+        if outcome is None or outcome.is_refused:
+            # Somebody sent what is no part of a round: who holds something else now finds that out.  Or all members
+            # have refused the sum, since they hold the same bytes.
+            if outcome is not None:
+                self._distrust_sums()
+            pending.fragment.abandon(pending.snapshot)
+            return False
+        tail = outcome.tail
+        if tail.alarms > 0:  # which all members see alike
+            self._distrust_sums()
+        late = self._averaged.steps > pending.step
+        self._averaged.take(pending, outcome, late=late)
+        if len(self.buffers) and all_finite(tail.buffers):
+            self.buffers = tail.buffers
+            replica.write(Quantity.BUFFERS, tail.buffers)
+        replica.include(tail.work)
+        self._judge.agreed({name: done for name, done in zip(replica.members, tail.work.tolist(), strict=True) if done})
+        self._loss = replica.loss
+        self._durations.append(world.now - pending.since)
+        replica.group.grace_s = max(GRACE_S, GRACE_ROUNDS * median(self._durations))
+        if self._parts.who is None:
+            self._results[pending.meeting.name] = outcome.digest
+            for old in list(self._results)[:-REMEMBERED]:
+                del self._results[old]
+        self._choice.learn(pending.via, world.now - pending.since, tail.reports)
+        self.when.agreed()
+        world.record(
+            Exchanged(
+                at=world.now,
+                node=world.name,
+                name=pending.meeting.name,
+                via=outcome.via,
+                since=pending.since,
+                members=pending.meeting.size,
+                late=late,
+                digest=outcome.digest,
+            )
+        )
+        return True
+
+    def _distrust_sums(self) -> None:
+        if self._reduction.vias != ("gather",):
+            self._judge.distrust_sums()

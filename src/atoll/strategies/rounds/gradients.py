@@ -1,0 +1,105 @@
+"""Rounds that average gradients.  After others have come or gone, models are averaged a few times by rounds of their
+own.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from atoll.collectives.judge import FAR_OUT_GRADIENT
+from atoll.state import Saved, part, under
+from atoll.strategies.parts.part import part as made
+from atoll.strategies.parts.when import AfterAView
+from atoll.strategies.replica import Quantity, Replica
+from atoll.strategies.rounds.driver import LEAST_WAIT_S, Driver, Outcome, Pending
+from atoll.strategies.rounds.fragment import Fragment
+from atoll.strategies.rounds.models import ModelRounds
+from atoll.strategies.rounds.parts import Meeting, RoundParts
+from atoll.strategies.talk import Spawn, Talk
+from atoll.vectors import Vector, all_finite, digest
+
+__all__ = ["GradientRounds"]
+
+
+class GradientRounds(Talk):
+    """One node's part in rounds of gradients.
+
+    Args:
+        replica: its model.
+        parts: what rounds are.
+    """
+
+    suffix = " of gradients"
+    far_out = FAR_OUT_GRADIENT
+
+    def __init__(self, replica: Replica, parts: RoundParts) -> None:
+        self._replica = replica
+        self._post = parts.post
+        self._driver = Driver(replica, parts, self)
+        self._merged = False
+        meeting = Meeting(
+            steady=parts.meeting.steady, handover="model" if parts.meeting.handover == "model" else "optimizer"
+        )
+        self._models = ModelRounds(
+            replica,
+            RoundParts(when=made(AfterAView), meeting=meeting),
+            on_view=self._driver.restart,
+            first_wait_s=LEAST_WAIT_S,
+        )
+
+    def start(self, spawn: Spawn) -> None:
+        self._models.start(spawn)
+        self._driver.start(spawn)
+
+    async def after_gradient(self) -> None:
+        group = self._replica.group
+        self._merged = False
+        if not (group.held or group.is_alone) and self._models.settled:
+            self._collect()
+            self._merged = await self._driver.turn()
+
+    async def after_step(self) -> bool:
+        return await self._models.after_step() or self._merged
+
+    def save(self) -> Saved:
+        return under("models", self._models.save()) | self._driver.save()
+
+    def load(self, saved: Saved) -> None:
+        self._models.load(part("models", saved))
+        self._driver.load(saved)
+
+    def _collect(self) -> None:
+        """Takes the gradient of this step up among those to share.  One that is not finite is not used either."""
+        own = self._replica.read(Quantity.GRADIENT)
+        if not all_finite(own):
+            self._replica.write(Quantity.GRADIENT, np.zeros_like(own))
+            return
+        for fragment in self._driver.fragments:
+            fragment.collect(own[fragment.span])
+
+    # What the driver averages ---
+
+    @property
+    def steps(self) -> int:
+        """A gradient is exchanged before its step is counted."""
+        return self._replica.steps + 1
+
+    def snapshot(self, fragment: Fragment, step: int, *, corrected: bool) -> tuple[Vector | None, int]:
+        return fragment.collected(), step - fragment.step + corrected
+
+    async def finish(self, fragment: Fragment, found: Outcome) -> Outcome:  # noqa: ARG002 - the shape of the part
+        if found.mean is None:
+            return found
+        mean = self._post(found.mean) if self._post else found.mean
+        return replace(found, mean=mean, digest=digest(mean))
+
+    def take(self, pending: Pending, outcome: Outcome, *, late: bool) -> None:
+        if outcome.mean is None:
+            return
+        span, snapshot, mean = pending.fragment.span, outcome.snapshot, outcome.mean
+        values = self._replica.read(Quantity.GRADIENT)
+        if snapshot is None or late or pending.alone > 1:
+            values[span] += mean if snapshot is None else mean - snapshot
+        else:
+            values[span] = mean
+        self._replica.write(Quantity.GRADIENT, values)

@@ -1,0 +1,281 @@
+"""Rounds that average models, among those who are here.
+
+When others come or go (`atoll.membership`), a round under way is given up, and all members go back to the last model
+that every one of them had agreed on: the next round, like any other, then averages what each has changed since,
+together or alone.  A node that was cut off and a side of a partition are one case.  Who does not have that model,
+because it is new or was away for very long, is handed it first, and has nothing to give to its first round.  Where only
+one member has anything to go on from, the others are handed its model as it is then.
+
+A node that is alone holds no rounds.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+import numpy as np
+
+from atoll.collectives.judge import FAR_OUT
+from atoll.membership import Summary, View
+from atoll.state import Saved, part, under
+from atoll.strategies.parts.ahead import Steps
+from atoll.strategies.replica import Quantity, Replica
+from atoll.strategies.rounds.driver import FIRST_WAIT_S, Driver, Outcome, Pending
+from atoll.strategies.rounds.fragment import Fragment
+from atoll.strategies.rounds.handover import Handover
+from atoll.strategies.rounds.lineage import START, Lineage, Standing, common_agreement
+from atoll.strategies.rounds.parts import RoundParts
+from atoll.strategies.talk import Spawn, Talk
+from atoll.trace import Joined
+from atoll.vectors import Vector, all_finite, digest
+from atoll.world.hearing import NOT_UNDERSTOOD
+
+__all__ = ["ModelRounds"]
+
+
+class ModelRounds(Talk):
+    """One node's part in rounds of models, and its place among the members.
+
+    Args:
+        replica: its model.
+        parts: what rounds are.
+        on_view: called when rounds are among others.
+        first_wait_s: how long the first round of a run is waited for.
+    """
+
+    suffix = ""
+    far_out = FAR_OUT
+
+    def __init__(
+        self,
+        replica: Replica,
+        parts: RoundParts,
+        *,
+        on_view: Callable[[], None] | None = None,
+        first_wait_s: float = FIRST_WAIT_S,
+    ) -> None:
+        self._replica = replica
+        self._driver = Driver(replica, parts, self, first_wait_s=first_wait_s)
+        self._steady = parts.meeting.steady
+        self._on_view = on_view
+        self._lineage = Lineage([])
+        self._common: list[Vector] | None = None
+        """What the view goes on from, as far as this node holds it."""
+        self._is_sole_holder = False
+        """Whether the others are to be handed this node's model, as it is at the next step boundary."""
+        spans = [fragment.span for fragment in self._driver.fragments]
+        sizes = [*(span.stop - span.start for span in spans), len(self._driver.buffers)]
+        optimizer = parts.meeting.handover == "optimizer"
+        self._handover = Handover(replica, sizes, self._to_hand_out, optimizer=optimizer)
+
+    def start(self, spawn: Spawn) -> None:
+        self._replica.group.start(spawn, self, progress=lambda: self._replica.steps)
+        self._handover.start(spawn)
+        self._driver.start(spawn)
+        world = self._replica.world
+        start = self._own_start() if world.is_late else START
+        self._lineage = Lineage(self._driver.held, start, is_new=not world.is_founder)
+
+    async def after_gradient(self) -> None:
+        pulls = [(fragment.span, fragment.pull) for fragment in self._driver.fragments if fragment.pulls]
+        if pulls:
+            values, gradient = self._replica.read(Quantity.PARAMETERS), self._replica.read(Quantity.GRADIENT)
+            for span, pull in pulls:
+                gradient[span] += pull(values[span])
+            self._replica.write(Quantity.GRADIENT, gradient)
+
+    async def after_step(self) -> bool:
+        self._correct()
+        group = self._replica.group
+        if group.held or self._driver.is_astray:
+            return False
+        if self._handover.is_under_way:
+            return self._join()
+        if self._is_sole_holder:
+            self._hand_out_own()
+        return not group.is_alone and await self._driver.turn()
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._handover.is_under_way and not self._is_sole_holder and self._driver.is_idle
+
+    def save(self) -> Saved:
+        """What all agreed on, and what each has not told yet.
+
+        Who goes on from it is to the others as one that was away; so are all of them to each other.
+        """
+        return under("lineage", self._lineage.save()) | self._driver.save()
+
+    def load(self, saved: Saved) -> None:
+        self._lineage.load(part("lineage", saved))
+        self._driver.begin_from(self._lineage.held)
+        self._driver.load(saved)
+
+    @property
+    def settled(self) -> bool:
+        """Whether all have met since others came or went."""
+        return not self._handover.is_under_way and (self._replica.group.view.number == 0 or self._driver.number > 0)
+
+    def _correct(self) -> None:
+        steps = [(each.span, each.correction.step()) for each in self._driver.fragments]
+        corrections = [(span, correction) for span, correction in steps if correction is not None]
+        if corrections:
+            values = self._replica.read(Quantity.PARAMETERS)
+            for span, correction in corrections:
+                values[span] += correction
+            self._replica.write(Quantity.PARAMETERS, values)
+
+    # What the driver averages ---
+
+    @property
+    def steps(self) -> int:
+        return self._replica.steps
+
+    def snapshot(self, fragment: Fragment, step: int, *, corrected: bool) -> tuple[Vector | None, int]:  # noqa: ARG002
+        return self._replica.read(Quantity.PARAMETERS)[fragment.span], 1
+
+    async def finish(self, fragment: Fragment, found: Outcome) -> Outcome:
+        agreed = fragment.follows(found.mean)
+        await asyncio.sleep(0)
+        is_whole = len(self._driver.fragments) == 1
+        change = fragment.change(agreed, found.snapshot) if found.mean is not None and is_whole else None
+        await asyncio.sleep(0)
+        return replace(found, agreed=agreed, change=change, digest=digest(agreed))
+
+    def take(self, pending: Pending, outcome: Outcome, *, late: bool) -> None:  # noqa: ARG002 - the shape of the part
+        self._follow(pending, outcome)
+        self._lineage.agreed(self._replica.group.view.name, pending.meeting.key + 1, self._driver.held)
+
+    def _follow(self, pending: Pending, outcome: Outcome) -> None:
+        """The model follows what was agreed on."""
+        replica, fragment = self._replica, pending.fragment
+        fragment.is_handed = False
+        assert outcome.agreed is not None
+        if outcome.mean is not None:
+            fragment.agree(outcome.agreed)
+        elif outcome.snapshot is not None:
+            return
+        steps = Steps(pending.step, replica.steps - pending.step, len(replica.members))
+        if outcome.change is not None and steps.since > 0:
+            replica.add(Quantity.PARAMETERS, outcome.change)
+            return
+        values = replica.read(Quantity.PARAMETERS)
+        if outcome.snapshot is None:
+            values[fragment.span] = outcome.agreed
+        else:
+            values[fragment.span] = fragment.on_top(values[fragment.span], outcome.snapshot, steps)
+        replica.write(Quantity.PARAMETERS, values)
+
+    # Who is here ---
+
+    def summary(self) -> Summary:
+        return self._standing.summary()
+
+    @property
+    def _standing(self) -> Standing:
+        work = tuple(self._replica.work.tolist())
+        distrusts = frozenset(self._handover.distrusted)
+        return Standing(self._lineage.agreements, work, self._lineage.is_new, distrusts, self._handover.taking)
+
+    def stands(self, summary: Summary) -> bool:
+        return self._read(summary).agreements == self._lineage.agreements
+
+    def check(self, summary: Summary) -> None:
+        self._read(summary)
+
+    def are_together(self, summaries: Iterable[Summary]) -> bool:
+        return bool(set.intersection(*(set(self._read(summary).agreements) for summary in summaries)))
+
+    def _read(self, summary: Summary) -> Standing:
+        return Standing.read(summary, len(self._replica.members))
+
+    def results(self) -> Summary:
+        return self._driver.results()
+
+    def compared(self, sender: str, results: Summary) -> bool:
+        """Who holds something else than the leader after one and the same round has made a mistake, whoever it was: it
+        forgets what it has in common with others, and is handed what they hold.
+        """
+        differing = self._driver.differing(results)
+        if differing is None:
+            return True
+        name, theirs, own = differing
+        self._driver.refused(name, f"{sender} holds {theirs}, and this node {own}")
+        self._lineage.forget(self._own_start())
+        self._driver.is_astray = True
+        return False
+
+    def _own_start(self) -> tuple[str, int]:
+        return f"{self._replica.world.name} at {self._replica.world.now}", 0
+
+    def installed(self, view: View, summaries: dict[str, Summary]) -> None:
+        """Rounds are among others from now on."""
+        self._begin_anew()
+        self._lineage.ends()
+        for fragment in self._driver.fragments:
+            fragment.correction.here(everybody=len(view.members) == len(self._replica.members))
+        common = common_agreement({name: self._read(summaries[name]) for name in view.members}, view.name)
+        self._common, self._is_sole_holder = None, False
+        if self._replica.world.name not in common.holders:
+            self._handover.ask(self._nearest(list(common.holders)), view, common)
+        elif common.is_now:
+            self._is_sole_holder = True
+        else:
+            self._common = self._lineage.back_to(common.agreement)
+            self._driver.begin_from(self._common)
+        if self._replica.world.name in common.holders and len(view.members) > 1:
+            self._lineage.is_new = False
+        self._handover.changed()
+        if self._on_view:
+            self._on_view()
+
+    def _begin_anew(self) -> None:
+        if self._steady:
+            self._replica.scale_batch(len(self._replica.members) / len(self._replica.group.view.members))
+        self._driver.restart()
+        self._handover.end()
+
+    def _to_hand_out(self) -> list[Vector] | None:
+        return None if self._common is None else [*self._common, self._driver.buffers]
+
+    def _hand_out_own(self) -> None:
+        """The model as it is now is what all members of the view go on from."""
+        values = self._replica.read(Quantity.PARAMETERS)
+        self._driver.buffers = self._replica.read(Quantity.BUFFERS)
+        self._is_sole_holder = False
+        if not all_finite(values):  # what was agreed on last is better
+            self._common = self._lineage.held
+        else:
+            self._common = [values[fragment.span] for fragment in self._driver.fragments]
+            self._driver.begin_from(self._common)
+        self._lineage.agreed(self._replica.group.view.name, 0, self._common)
+        self._handover.changed()
+
+    def _nearest(self, hosts: list[str]) -> str:
+        """Of those who are equally near, to the millisecond, not everybody asks the same one."""
+        first = self._replica.rank % len(hosts)
+        peer = self._replica.world.peer
+        return min(hosts[first:] + hosts[:first], key=lambda name: min(peer(name).round_trip_s, 1e6) // 1e-3)
+
+    def _join(self) -> bool:
+        """Takes over what the others go on from, once it is here."""
+        handed = self._handover.handed
+        if handed is None:
+            return False
+        *held, self._driver.buffers = handed.held
+        if self._lineage.is_new:  # else its own model is as good until the first round
+            self._replica.write(Quantity.PARAMETERS, np.concatenate(held))
+            self._replica.write(Quantity.BUFFERS, self._driver.buffers)
+        try:
+            self._replica.take_over(handed.work, handed.memory, handed.steps)
+        except NOT_UNDERSTOOD as error:
+            self._driver.refused("state", f"what the host's optimiser remembers does not fit ({error})")
+            self._replica.take_over(handed.work, {}, handed.steps)
+        self._driver.begin_from(held, handed=True)
+        self._lineage.adopt(handed.agreement, held)
+        self._common = held
+        self._driver.when.agreed()
+        self._handover.end()
+        world = self._replica.world
+        world.record(Joined(at=world.now, node=world.name, view=self._replica.group.view.name))
+        return True
