@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from atoll.compare import Plan, compare
+from atoll.config import RunConfig
 from atoll.network import load_network
 from atoll.report.results import Comparison, Row
 
@@ -30,16 +31,15 @@ def run_plan(
 ) -> Comparison:
     """Compares strategies as the command line says."""
     began = time.perf_counter()
-    plan = Plan.of(
-        load_network(network),
+    base = RunConfig(
+        network=load_network(network),
         task=task,
         data=data,
-        strategies=strategies,
         shards=shards,
-        seeds=range(arguments.seeds),
         limit_s=arguments.limit,
         device=arguments.device,
     )
+    plan = Plan(base=base, strategies=tuple(dict.fromkeys(strategies)), seeds=tuple(range(arguments.seeds)))
     with tempfile.TemporaryDirectory() as folder:
         found = compare(plan, Path(folder), jobs=arguments.jobs, console=Console(quiet=True))
     print(f"{network}, {task}, {shards}: {time.perf_counter() - began:.0f} s", flush=True)

@@ -18,9 +18,10 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean, median
 
+from atoll.config import RunConfig
 from atoll.network import load_network
 from atoll.report.results import Comparison, Row
-from atoll.runs import IDEAL_STRATEGY, RunSpec
+from atoll.runs import IDEAL_STRATEGY
 from atoll.runs.batch import run_all
 from atoll.trace import Exchanged, Planned, Tested, read_trace
 from benchmarks.common import RESULTS, markdown, parser, put, run_plan, seconds
@@ -144,7 +145,7 @@ def _phases(arguments: argparse.Namespace, network: str) -> str:
     # With equal links a ring has direct's bytes and more latencies, and a tree more of both.
     fixed = [f"flexible:ratio=0.01,way={way}" for way in ("direct", "own")]
     specs = [
-        RunSpec(
+        RunConfig(
             network=run,
             task=arguments.task,
             data=arguments.data,
@@ -225,7 +226,7 @@ def frontier(arguments: argparse.Namespace) -> None:
         ]
     )
     specs = [
-        RunSpec(
+        RunConfig(
             network=network,
             task=arguments.task,
             data=arguments.data,

@@ -23,8 +23,9 @@ import torch
 from torch import nn
 
 from atoll.codecs import parse_codec
+from atoll.config import RunConfig
 from atoll.network import Network, load_network, parse_network
-from atoll.runs import RunSpec, simulate
+from atoll.runs import simulate
 from atoll.trace import Computed, Event, Exchanged, Tested, read_trace
 from atoll.training import Task, load_task, parse_shards
 from atoll.training.batches import Batches
@@ -79,7 +80,7 @@ SCENARIOS = [
 
 def run(net: Network, strategy: str, script: str, limit_s: float, *, shards: str = "iid", seed: int = 0) -> list[Event]:
     """What happens until the limit, whether or not the target is reached."""
-    spec = RunSpec(
+    spec = RunConfig(
         network=net,
         task="digits",
         strategy=strategy,

@@ -13,12 +13,13 @@ from statistics import fmean, median
 import numpy as np
 from tests.islands.brute import best_of_all, partitions
 
+from atoll.config import RunConfig
 from atoll.errors import TaskError
 from atoll.islands import Costs, Island, Layer, Machine, Pairs, Plan, Terms, equal_cuts, form, survey
 from atoll.islands.layout import Layout, Survey, survey_task
 from atoll.islands.settings import parse_islands
 from atoll.network import Network, parse_network
-from atoll.runs import RunSpec, simulate
+from atoll.runs import simulate
 from atoll.runs.emulated import run_emulated
 from atoll.trace import Computed, Emulated, read_trace
 from atoll.training import Task
@@ -170,7 +171,7 @@ def simulated(network: Network, task: Task, plan: Plan, found: Survey, seconds: 
     """Samples a second that a plan comes to, without averaging, after the pipelines are full."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "t.jsonl"
-        spec = RunSpec(
+        spec = RunConfig(
             network=network, task=task.name, strategy="none", shards="iid", islands="auto", limit_s=seconds, stops=False
         )
         simulate(spec, path, task=task, layout=Layout(plan, found, parse_islands("auto")))
@@ -199,7 +200,7 @@ def emulated(arguments: argparse.Namespace) -> None:
         network = replace(network, nodes=tuple(replace(each, memory_bytes=None) for each in network.nodes))
         found = survey_task(network, task, parse_islands(islands))
         plan = found.plan_of(parse_islands(islands).islands)
-        spec = RunSpec(
+        spec = RunConfig(
             network=network,
             task="benchmarks.island_task:blocks",
             strategy="none",

@@ -24,9 +24,10 @@ from statistics import fmean
 
 from torch.distributed.pipelining.schedules import _get_1f1b_rank_ops
 
+from atoll.config import RunConfig
 from atoll.network import load_network, parse_network
 from atoll.report.results import read_result
-from atoll.runs import RunSpec, simulate
+from atoll.runs import simulate
 from atoll.runs.emulated import run_emulated
 from atoll.trace import Computed, Emulated, Event, IslandsFormed, StageReported, Tested, read_trace
 from atoll.training import Task
@@ -42,7 +43,7 @@ DOCUMENT = RESULTS / "islands.md"
 # Pipelines ---
 
 
-def traced(spec: RunSpec, task: Task) -> list[Event]:
+def traced(spec: RunConfig, task: Task) -> list[Event]:
     """What happened in a simulated run."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "t.jsonl"
@@ -76,7 +77,7 @@ def pipeline(arguments: argparse.Namespace) -> None:
         ways = [("without waiting", f"a+b+c+d:weights=stash{extra}")]
         ways += [(f"synchronous, {pieces} pieces", f"a+b+c+d:flush={pieces}{extra}") for pieces in (4, 8, 16, 32)]
         for name, islands in ways:
-            spec = RunSpec(
+            spec = RunConfig(
                 network=network,
                 task=task.name,
                 strategy="none",
@@ -170,7 +171,7 @@ def speedup(arguments: argparse.Namespace) -> None:
         for seed in range(arguments.seeds):
             with tempfile.TemporaryDirectory() as folder:
                 path = Path(folder) / "t.jsonl"
-                spec = RunSpec(
+                spec = RunConfig(
                     network=network,
                     task=task.name,
                     strategy="allreduce:every=4,overlap",
@@ -209,7 +210,7 @@ def kills(arguments: argparse.Namespace) -> None:
     rows = []
     for node in arguments.nodes or network.node_names:
         fault = f'[[fault]]\nkind = "crash"\nnodes = ["{node}"]\nat = 20.0\n'
-        spec = RunSpec(
+        spec = RunConfig(
             network=network,
             task="benchmarks.island_task:blocks",
             strategy="allreduce:every=4,overlap",
@@ -279,7 +280,7 @@ def nine(arguments: argparse.Namespace) -> None:
     cases += [(f"{sites}:flush={count}", f"allreduce:every={e}") for count in arguments.flush for e in arguments.every]
     rows = []
     for (islands, strategy), seed in itertools.product(cases, range(arguments.seed, arguments.seed + arguments.seeds)):
-        spec = RunSpec(
+        spec = RunConfig(
             network=network,
             task="text",
             strategy=strategy,

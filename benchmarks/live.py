@@ -24,9 +24,10 @@ from typing import Any
 
 import numpy as np
 
+from atoll.config import RunConfig
 from atoll.network import Network, load_network, parse_network
 from atoll.report.results import RunResult, read_result
-from atoll.runs import RunSpec, simulate
+from atoll.runs import simulate
 from atoll.runs.emulated import is_valid, run_emulated
 from atoll.trace import Exchanged, Tested, Waited, read_trace
 from atoll.world.emulate.supervisor import CONGESTION, Emulation, emulate
@@ -173,7 +174,7 @@ def nodes(_: argparse.Namespace) -> None:
     ]
     rows = []
     for name, script, gone in cases:
-        spec = RunSpec(
+        spec = RunConfig(
             network=network,
             task="digits",
             strategy="allreduce:every=4",
@@ -209,7 +210,7 @@ def nodes(_: argparse.Namespace) -> None:
     put(DOCUMENT, "nodes", markdown(heads, rows))
 
 
-def _emulated(spec: RunSpec) -> tuple[RunResult, list[Any]]:
+def _emulated(spec: RunConfig) -> tuple[RunResult, list[Any]]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run.jsonl"
         for _ in run_emulated(spec, path):
@@ -317,7 +318,7 @@ def agreement(arguments: argparse.Namespace) -> None:
         for strategy in strategies:
             pairs = []
             for seed in range(arguments.seeds):
-                spec = RunSpec(network=network, task="digits", strategy=strategy, seed=seed, limit_s=arguments.limit)
+                spec = RunConfig(network=network, task="digits", strategy=strategy, seed=seed, limit_s=arguments.limit)
                 with tempfile.TemporaryDirectory() as folder:
                     path = Path(folder) / "simulated.jsonl"
                     simulate(spec, path)

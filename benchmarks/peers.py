@@ -20,10 +20,10 @@ from pathlib import Path
 from statistics import fmean, median, pstdev
 from typing import Any
 
+from atoll.config import RunConfig
 from atoll.errors import EmulationError
 from atoll.network import load_network
 from atoll.report.results import read_result
-from atoll.runs import RunSpec
 from atoll.runs.emulated import is_valid, run_emulated
 from atoll.trace import Tested, Waited, read_trace
 from atoll.world.emulate.supervisor import Emulation, emulate
@@ -136,7 +136,7 @@ def run_atoll(arguments: argparse.Namespace, strategy: str, seed: int) -> Result
     script = [str(EXAMPLE), "--epochs", "50", "--test-every", str(arguments.test_every)]
     if arguments.data:
         script += ["--data", str(arguments.data.resolve())]
-    spec = RunSpec(
+    spec = RunConfig(
         network=load_network(arguments.network),
         task="script mnist.py",
         strategy=strategy,

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import torch
 
+from atoll.config import RunConfig
 from atoll.network import load_network
-from atoll.runs import IDEAL_STRATEGY, RunSpec, simulate
+from atoll.runs import IDEAL_STRATEGY, simulate
 from atoll.trace import Tested, read_trace
 from atoll.training.tasks.text import _adamw, text
 
@@ -23,7 +24,7 @@ def loss_after(task_path: Path, rate: float, steps: int) -> float:
     torch.set_num_threads(1)
     task = replace(text(task_path), ideal_optimizer=partial(_adamw, lr=rate), target=0.0, test_every=100)
     network = load_network("perfect:3")
-    spec = RunSpec(
+    spec = RunConfig(
         network=network, task="text", strategy=IDEAL_STRATEGY, shards="iid", limit_s=0.5 * steps + 0.1, role="ideal"
     )
     with tempfile.TemporaryDirectory() as folder:

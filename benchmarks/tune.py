@@ -21,9 +21,10 @@ from statistics import fmean, geometric_mean
 from torch import nn
 from torch.optim import Optimizer
 
+from atoll.config import RunConfig
 from atoll.network import load_network
 from atoll.report.results import read_result
-from atoll.runs import IDEAL_STRATEGY, RunSpec, simulate
+from atoll.runs import IDEAL_STRATEGY, simulate
 from atoll.training import load_task
 
 LIMIT_S = 300.0
@@ -41,7 +42,7 @@ def seconds(name: str, data: Path | None, device: str, case: tuple[float, int, i
     rate, nodes, seed = case
     task = load_task(name, data)
     task = dataclasses.replace(task, ideal_optimizer=partial(_with_rate, task.optimizer, rate))
-    spec = RunSpec(
+    spec = RunConfig(
         network=load_network(f"perfect:{nodes}"),
         task=name,
         data=data,

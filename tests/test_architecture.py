@@ -29,6 +29,7 @@ ORDER = [
     "strategies",
     "training",
     "islands",
+    "config",
     "runs",
     "script",
     "report",
@@ -182,6 +183,7 @@ def test_tests_mirror_the_source() -> None:
         "world/sim/wires.py",
         "strategies/replica.py",
         "runs/emulated_node.py",
+        "runs/node.py",  # tests/runs/test_simulated.py, test_emulated.py, test_live.py
         "training/parts.py",
         "strategies/talk.py",
         "strategies/rounds/parts.py",

@@ -1,11 +1,13 @@
 import io
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from atoll.compare import Plan, compare, simulate
-from atoll.errors import EmulationError, StrategyError, TaskError
+from atoll.config import RunConfig
+from atoll.errors import ConfigError, StrategyError, TaskError
 from atoll.network import load_network
 from atoll.report.page import write_page
 from atoll.report.results import read_folder
@@ -13,17 +15,11 @@ from atoll.report.tables import comparison_table
 from atoll.training import load_task
 
 
-def plan(**changes: object) -> Plan:
-    settings: dict[str, object] = {
-        "network": load_network("triangle"),
-        "task": "digits",
-        "data": None,
-        "strategies": ("allreduce:every=4", "none"),
-        "shards": "iid",
-        "seeds": (0, 1),
-        "limit_s": 30.0,
-    }
-    return Plan(**{**settings, **changes})  # type: ignore[arg-type]
+def plan(**changes: Any) -> Plan:
+    which = {name: changes.pop(name) for name in ("strategies", "seeds") if name in changes}
+    settings: dict[str, Any] = {"network": load_network("triangle"), "shards": "iid", "limit_s": 30.0, **changes}
+    which = {"strategies": ("allreduce:every=4", "none"), "seeds": (0, 1), **which}
+    return Plan(base=RunConfig(**settings), **which)
 
 
 def test_runs_everything_and_keeps_the_traces(tmp_path: Path) -> None:
@@ -34,9 +30,15 @@ def test_runs_everything_and_keeps_the_traces(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.glob("*.jsonl")} == {run.path.name for run in found.results}
 
 
+def break_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A strategy that nobody knows then fails when it runs."""
+    monkeypatch.setattr(Plan, "check", lambda _: None)
+    monkeypatch.setattr(RunConfig, "__post_init__", lambda _: None)
+
+
 def test_one_failed_run_does_not_discard_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is shown with its seed and the reason, here and in every later report."""
-    monkeypatch.setattr(Plan, "check", lambda _: None)  # a strategy that nobody knows fails when it runs
+    break_checks(monkeypatch)
     told = io.StringIO()
     found = compare(
         plan(strategies=("allreduce:every=4", "unheard-of"), limit_s=5.0), tmp_path, jobs=2, console=Console(file=told)
@@ -57,7 +59,7 @@ def test_one_failed_run_does_not_discard_the_others(tmp_path: Path, monkeypatch:
 
 
 def test_where_every_run_fails_the_error_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Plan, "check", lambda _: None)
+    break_checks(monkeypatch)
     with pytest.raises(StrategyError, match="there is no strategy 'unheard-of'"):
         compare(
             plan(strategies=("unheard-of",), seeds=(0,), limit_s=2.0),
@@ -76,7 +78,7 @@ def test_where_every_run_fails_the_error_is_raised(tmp_path: Path, monkeypatch: 
         ({"task": "mnist"}, TaskError),
         ({"islands": "0+9"}, TaskError),
         ({"islands": "auto:memory=1kB"}, TaskError),
-        ({"islands": "auto", "script": ("train.py",), "world": "emulate"}, EmulationError),
+        ({"islands": "auto", "script": ("train.py",), "world": "emulate"}, ConfigError),
     ],
 )
 def test_mistakes_are_found_before_anything_runs(
@@ -92,10 +94,7 @@ def test_mistakes_are_found_before_anything_runs(
     [("odticn-9", "mnist", "mnist-plain"), ("odticn-9", "digits", "digits"), ("nine", "mnist", "mnist")],
 )
 def test_odticns_networks_train_mnist_as_odticn_did(network: str, task: str, trained: str) -> None:
-    made = Plan.of(
-        load_network(network), task=task, data=None, strategies=["none", "none"], shards="iid", seeds=range(3)
-    )
-    assert (made.task, made.strategies, made.seeds) == (trained, ("none",), (0, 1, 2))
+    assert RunConfig(network=load_network(network), task=task).task == trained
 
 
 def test_a_task_of_ones_own() -> None:

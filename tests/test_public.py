@@ -84,7 +84,7 @@ PUBLIC = {
         "recipes",
     ],
     "atoll.training": ["Examples", "TASKS", "Task", "accuracy", "load_task", "parse_shards"],
-    "atoll.runs": ["IDEAL_STRATEGY", "RunSpec", "simulate"],
+    "atoll.runs": ["IDEAL_STRATEGY", "Kit", "build_node", "simulate"],
     "atoll.trace": [
         "CheckpointSaved",
         "Computed",
@@ -94,6 +94,7 @@ PUBLIC = {
         "EpochEnded",
         "Event",
         "EventsLost",
+        "ExamplesUsed",
         "Exchanged",
         "FaultChanged",
         "FinalTested",

@@ -8,32 +8,31 @@ apart.  A run that fails is a result like any other: the rest go on, and the tab
 import dataclasses
 import io
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
-from atoll.errors import EmulationError, nearest
+from atoll.config import Role, RunConfig
+from atoll.errors import ConfigError
 from atoll.islands.layout import lay_out
-from atoll.islands.settings import parse_islands
 from atoll.network import Network, load_network
 from atoll.report.failures import RunFailure
 from atoll.report.progress import RunsProgress
 from atoll.report.results import Comparison, RunResult, read_result
 from atoll.report.tables import comparison_table
-from atoll.runs import IDEAL_STRATEGY, RunSpec
+from atoll.runs import IDEAL_STRATEGY
 from atoll.runs import simulate as simulate_run
 from atoll.runs.batch import run_all
 from atoll.runs.emulated import emulate_all
-from atoll.runs.simulated import check_device
+from atoll.runs.node import check_device
 from atoll.script.launch import parse_for_script
 from atoll.strategies import parse_strategy
 from atoll.training import Task, load_task, parse_shards
 from atoll.training.checkpoint import latest
 from atoll.training.taskcheck import check_task
-from atoll.world.faults import Fault
 
 __all__ = ["DEFAULT_STRATEGIES", "Plan", "compare", "simulate"]
 
@@ -47,7 +46,6 @@ DEFAULT_STRATEGIES = (
     "sparseloco:every=4",
 )
 """A good choice: nothing, everything, less of it, overlapped, corrected for drift, gossip, and very little of it."""
-WORLDS = ("sim", "emulate")
 LIMIT_IDEALS = 20.0
 LEAST_LIMIT_S = 60.0
 SCRIPT_LIMIT_S = 3600.0
@@ -55,129 +53,62 @@ SCRIPT_LIMIT_S = 3600.0
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What is compared."""
+    """What is compared: strategies, each with several seeds, and all else alike."""
 
-    network: Network
-    task: str
-    data: Path | None
+    base: RunConfig
+    """What all runs have in common.  The ideal is always simulated, and spared of faults."""
     strategies: tuple[str, ...]
-    shards: str
-    seeds: tuple[int, ...]
-    limit_s: float | None = None
-    """Virtual seconds; `None`: twenty times the ideal."""
-    device: str = "cpu"
-    faults: tuple[Fault, ...] = ()
-    """What is done to nodes and links in every run of a strategy; the ideal is spared."""
-    checkpoints: Path | None = None
-    """Where checkpoints of the runs of strategies go."""
-    checkpoint_s: float = 60.0
-    resume: bool = False
-    """Whether to go on from the last ones."""
-    world: str = "sim"
-    """Where strategies are run: `sim`, or `emulate`, one at a time and in real time.  The ideal is always simulated."""
-    script: tuple[str, ...] = ()
-    """A user's own script and its arguments, instead of a task; there is no ideal then."""
-    islands: str = ""
-    """Which nodes hold the model together; empty: every node holds all of it."""
+    seeds: tuple[int, ...] = (0,)
 
-    @classmethod
-    def of(
-        cls,
-        network: Network,
-        *,
-        task: str,
-        data: Path | None,
-        strategies: Iterable[str],
-        shards: str,
-        seeds: Iterable[int],
-        limit_s: float | None = None,
-        device: str = "cpu",
-        faults: tuple[Fault, ...] = (),
-        checkpoints: Path | None = None,
-        checkpoint_s: float = 60.0,
-        resume: bool = False,
-        world: str = "sim",
-        script: Sequence[str] = (),
-        islands: str = "",
-    ) -> "Plan":
-        """A plan as users ask for it: each strategy once; on the networks of odticn, `mnist` as odticn trained it."""
-        if network.name.startswith("odticn") and task == "mnist":
-            task = "mnist-plain"
-        return cls(
-            network=network,
-            task=task,
-            data=data,
-            strategies=tuple(dict.fromkeys(strategies)),
-            shards=shards,
-            seeds=tuple(seeds),
-            limit_s=limit_s,
-            device=device,
-            faults=faults,
-            checkpoints=checkpoints,
-            checkpoint_s=checkpoint_s,
-            resume=resume,
-            world=world,
-            script=tuple(script),
-            islands=islands,
-        )
+    @property
+    def pairs(self) -> list[tuple[str, int]]:
+        """Strategies and seeds, in the order in which they are run."""
+        return [(strategy, seed) for seed in self.seeds for strategy in self.strategies]
 
     def check(self) -> None:
         """Refuses what cannot be run, before anything runs."""
-        if self.world not in WORLDS:
-            raise EmulationError(f"there is no world {self.world!r}; {nearest(self.world, WORLDS)}")
-        if self.world == "emulate" and self.checkpoints:
-            raise EmulationError("checkpoints are of simulated runs: leave out --checkpoint, or --world emulate")
+        base = self.base
+        if base.world == "live":
+            raise ConfigError("a live run is begun by `atoll node --config FILE --listen HOST:PORT`")
         for strategy in self.strategies:
-            if self.script and strategy:
+            if base.script and strategy:
                 parse_for_script(strategy)
-            elif not self.script:
+            elif not base.script:
                 parse_strategy(strategy)
-        if self.islands and self.script:
-            raise EmulationError("a script forms islands itself (run.wrap_stages): leave out --islands")
-        if self.script:
+        if base.script:
             self._check_script()
             return
-        check_device(self.device)
-        shards = parse_shards(self.shards)
-        task = load_task(self.task, self.data)
+        check_device(base.device)
+        task = load_task(base.task, base.data)
         labels = task.labels if task.labels is not None else task.train.targets
-        parts = len(self.network)
-        if self.islands:
-            parts = len(lay_out(self.network, task, parse_islands(self.islands)).islands)
-        shards.deal(labels.numpy(), parts, self.seeds[0])
-        if self.resume:
+        settings = base.island_settings
+        parts = len(lay_out(base.links, task, settings).islands) if settings else len(base.links)
+        parse_shards(base.shards).deal(labels.numpy(), parts, self.seeds[0])
+        if base.resume and base.world == "sim":
             for strategy in self.strategies:
                 for seed in self.seeds:
-                    folder = self.spec(strategy, seed, 0.0).checkpoints
+                    folder = self.config(strategy, seed, None).checkpoints
                     assert folder is not None, "resuming is from somewhere"
                     latest(folder)
 
     def _check_script(self) -> None:
-        if self.world != "emulate":
-            raise EmulationError("a script runs in real time: say --world emulate (atoll.simulate is for tasks)")
-        if not Path(self.script[0]).is_file():
-            raise EmulationError(f"there is no script {self.script[0]}")
+        base = self.base
+        if base.islands:
+            raise ConfigError("a script forms islands itself (run.wrap_stages): leave out --islands")
+        if base.world != "emulate":
+            raise ConfigError("a script runs in real time: say --world emulate (atoll.simulate is for tasks)")
+        if base.checkpoints:
+            raise ConfigError("a script saves by itself, with run.checkpoint(path): leave out --checkpoint")
+        if not Path(base.script[0]).is_file():
+            raise ConfigError(f"there is no script {base.script[0]}")
 
-    def spec(self, strategy: str, seed: int, limit_s: float, role: str = "strategy") -> RunSpec:
-        run = RunSpec(
-            network=self.network if role == "strategy" else self.network.perfected(),
-            task=self.task,
-            data=self.data,
-            strategy=strategy,
-            shards=self.shards,
-            seed=seed,
-            limit_s=limit_s,
-            role=role,
-            device=self.device,
-            script=self.script,
-            islands=self.islands,
-        )
+    def config(self, strategy: str, seed: int, limit_s: float | None, role: Role = "strategy") -> RunConfig:
+        """Of one run."""
+        run = dataclasses.replace(self.base, strategy=strategy, seed=seed, limit_s=limit_s, role=role)
         if role != "strategy":
-            return run
-        folder = self.checkpoints and self.checkpoints / Path(run.file_name).stem
-        return dataclasses.replace(
-            run, faults=self.faults, checkpoints=folder, checkpoint_s=self.checkpoint_s, resume=self.resume
-        )
+            return dataclasses.replace(run, world="sim", faults=(), checkpoints=None, resume=False, save=None)
+        folder = run.checkpoints and run.checkpoints / Path(run.file_name).stem
+        return dataclasses.replace(run, checkpoints=folder)
 
 
 def compare(plan: Plan, folder: Path, *, jobs: int, console: Console) -> Comparison:
@@ -185,20 +116,23 @@ def compare(plan: Plan, folder: Path, *, jobs: int, console: Console) -> Compari
     plan.check()
     folder.mkdir(parents=True, exist_ok=True)
     replaced = list(folder.glob("*.jsonl"))
-    for old in [*replaced, *folder.glob("*.failed.json")]:
+    for old in [*replaced, *folder.glob("*.failed.json"), *folder.glob("*.toml")]:
         old.unlink()
     if replaced:
         console.print(f"{len(replaced)} traces of earlier runs in {folder} make room.", highlight=False, soft_wrap=True)
     runs = _Runs(folder, jobs, console)
-    limit_s = plan.limit_s or SCRIPT_LIMIT_S
-    if not plan.script:
-        ideal_limit_s = plan.limit_s or 4000.0
-        ideals = runs.run([plan.spec(IDEAL_STRATEGY, seed, ideal_limit_s, "ideal") for seed in plan.seeds])
+    base = plan.base
+    if base.role != "strategy":
+        runs.run([plan.config(strategy, seed, base.limit_s, base.role) for strategy, seed in plan.pairs])
+        return runs.found
+    limit_s = base.limit_s or SCRIPT_LIMIT_S
+    if not base.script:
+        ideals = runs.run([plan.config(IDEAL_STRATEGY, seed, base.limit_s or 4000.0, "ideal") for seed in plan.seeds])
         slowest = max(run.seconds_to_target or run.ended_s for run in ideals)
-        limit_s = plan.limit_s or max(LEAST_LIMIT_S, LIMIT_IDEALS * slowest)
-    runs.run([plan.spec(strategy, seed, limit_s) for seed in plan.seeds for strategy in plan.strategies], plan.world)
+        limit_s = base.limit_s or max(LEAST_LIMIT_S, LIMIT_IDEALS * slowest)
+    runs.run([plan.config(strategy, seed, limit_s) for strategy, seed in plan.pairs], base.world)
     better = [row.strategy for row in runs.found.rows() if row.ratio is not None and row.ratio < 1]
-    perfect = [plan.spec(strategy, seed, limit_s, "perfect") for strategy in better for seed in plan.seeds]
+    perfect = [plan.config(strategy, seed, limit_s, "perfect") for strategy in better for seed in plan.seeds]
     if perfect:
         runs.run(perfect)
     return runs.found
@@ -245,19 +179,13 @@ def simulate(
     """
     net = network if isinstance(network, Network) else load_network(network)
 
-    def run(strategy: str, seed: int, limit: float, role: str = "strategy") -> RunResult:
-        spec = RunSpec(
-            network=net if role == "strategy" else net.perfected(),
-            task=task.name,
-            strategy=strategy,
-            shards=shards,
-            seed=seed,
-            limit_s=limit,
-            role=role,
+    def run(strategy: str, seed: int, limit: float, role: Role = "strategy") -> RunResult:
+        config = RunConfig(
+            network=net, task=task.name, strategy=strategy, shards=shards, seed=seed, limit_s=limit, role=role
         )
         with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / spec.file_name
-            simulate_run(spec, path, task=task)
+            path = Path(folder) / config.file_name
+            simulate_run(config, path, task=task)
             result = read_result(path)
         assert result is not None, "a run that returned has ended"
         return result
@@ -286,25 +214,25 @@ class _Runs:
     def found(self) -> Comparison:
         return Comparison.of(self._results, self._failures)
 
-    def run(self, specs: list[RunSpec], world: str = "sim") -> list[RunResult]:
+    def run(self, configs: list[RunConfig], world: str = "sim") -> list[RunResult]:
         """Does these runs and returns the results of those that ended; if none did, raises what went wrong first."""
         results: list[RunResult] = []
         errors: list[Exception] = []
-        with RunsProgress(self._console, board=world == "emulate" or len(specs) == 1) as progress:
+        with RunsProgress(self._console, board=world == "emulate" or len(configs) == 1) as progress:
 
-            def failed(spec: RunSpec, error: Exception) -> None:
+            def failed(config: RunConfig, error: Exception) -> None:
                 errors.append(error)
-                failure = RunFailure.of(spec.strategy, spec.role, spec.seed, error)
+                failure = RunFailure.of(config.strategy, config.role, config.seed, error)
                 self._failures.append(failure)
-                failure.write(self._folder / spec.file_name)
-                progress.failed(self._folder / spec.file_name, failure.told)
+                failure.write(self._folder / config.file_name)
+                progress.failed(self._folder / config.file_name, failure.told)
 
             if world == "emulate":
-                running = emulate_all(specs, self._folder, on_failure=failed)
+                running = emulate_all(configs, self._folder, on_failure=failed)
             else:
-                running = run_all(specs, self._folder, jobs=self._jobs, on_failure=failed)
-            for spec in specs:
-                progress.add(self._folder / spec.file_name, spec.label, spec.limit_s)
+                running = run_all(configs, self._folder, jobs=self._jobs, on_failure=failed)
+            for config in configs:
+                progress.add(self._folder / config.file_name, config.label, config.limit_s or 0.0)
             with closing(running) as runs:  # whatever happens, nothing is left running
                 for done in runs:
                     if done is None:

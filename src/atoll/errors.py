@@ -4,6 +4,7 @@
 
     AtollError
     ├── UserError            what was asked for cannot be done as written; the command line says so and exits with 2
+    │   ├── ConfigError      a run's configuration, its file, key or value
     │   ├── NetworkError     a network's name, file, key or value
     │   ├── StrategyError    a strategy's name, setting or value
     │   ├── TaskError        a task's name, data or shards
@@ -28,6 +29,7 @@ from collections.abc import Iterable, Iterator
 __all__ = [
     "AtollError",
     "CheckpointError",
+    "ConfigError",
     "EmulationError",
     "ExamplesRefused",
     "FaultError",
@@ -52,6 +54,10 @@ class AtollError(Exception):
 
 class UserError(AtollError):
     """What was asked for cannot be done as written."""
+
+
+class ConfigError(UserError):
+    """A run's configuration, its file, key or value, is wrong."""
 
 
 class NetworkError(UserError):

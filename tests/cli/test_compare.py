@@ -14,6 +14,7 @@ from tests.interrupt import interrupt
 def test_a_failed_run_is_told_in_the_exit_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("atoll.compare.Plan.check", lambda _: None)  # so that a run fails, not the command
+    monkeypatch.setattr("atoll.config.RunConfig.__post_init__", lambda _: None)
     strategies = ["-s", "none", "-s", "unheard-of"]
     told = CliRunner().invoke(app, ["compare", "perfect:2", *strategies, "--seeds", "1", "--limit", "2", "--jobs", "1"])
     assert told.exit_code == 1
@@ -27,6 +28,22 @@ def test_run_shows_one(tmp_path: Path) -> None:
     shown = atoll("run", "perfect:2", "--strategy", "allreduce", "--seed", "3", "--limit", "8", folder=tmp_path)
     assert shown.returncode == 0, shown.stderr
     assert "allreduce" in shown.stdout
+
+
+def test_a_run_writes_the_configuration_that_repeats_it(tmp_path: Path) -> None:
+    """Byte for byte; what the command line says wins over the file."""
+    first = atoll("run", "perfect:2", "-s", "allreduce:every=2", "--seed", "3", "--limit", "8", folder=tmp_path)
+    assert first.returncode == 0, first.stderr
+    traces = tmp_path / "report" / "traces"
+    [config] = traces.glob("strategy.*.toml")
+    kept = (tmp_path / "kept.toml").write_text(config.read_text()), config.with_suffix(".jsonl").read_bytes()
+    again = atoll("run", "kept.toml", "--save", "model.safetensors", folder=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert config.with_suffix(".jsonl").read_bytes() == kept[1]
+    assert (tmp_path / "model.safetensors").exists()
+    other = atoll("run", "kept.toml", "--seed", "4", folder=tmp_path)
+    assert other.returncode == 0, other.stderr
+    assert list(traces.glob("strategy.*seed4.jsonl"))
 
 
 def test_interrupting_keeps_what_is_finished(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.optim import SGD, AdamW
 
+from atoll.config import RunConfig
 from atoll.errors import TaskError
 from atoll.islands import Averaging
 from atoll.islands.layout import (
@@ -17,7 +18,7 @@ from atoll.islands.layout import (
 from atoll.islands.settings import parse_islands
 from atoll.network import load_network, parse_network
 from atoll.report.results import read_result
-from atoll.runs import RunSpec, simulate
+from atoll.runs import simulate
 from atoll.trace import Exchanged, IslandsFormed, StageReported, Tested, read_trace
 from atoll.training import Examples, Task
 
@@ -52,7 +53,7 @@ def task(lr: float = 0.05) -> Task:
 
 def run(tmp_path: Path, islands: str, strategy: str = "allreduce:every=4,overlap", limit_s: float = 60.0) -> Path:
     network = parse_network(SIX, name="six")
-    spec = RunSpec(network=network, task="toy", strategy=strategy, shards="iid", islands=islands, limit_s=limit_s)
+    spec = RunConfig(network=network, task="toy", strategy=strategy, shards="iid", islands=islands, limit_s=limit_s)
     path = tmp_path / spec.file_name
     simulate(spec, path, task=task())
     return path
@@ -117,7 +118,7 @@ def test_islands_are_found(tmp_path: Path) -> None:
     assert {min(site) for site in sites if len(site) == 1} >= {"A", "B"}, "islands at the fast sites"
     assert max(len(island.order) for island in best.islands) > 1
     path = tmp_path / "t.jsonl"
-    spec = RunSpec(network=network, task="toy", strategy="none", islands="auto:memory=20kB", limit_s=5.0)
+    spec = RunConfig(network=network, task="toy", strategy="none", islands="auto:memory=20kB", limit_s=5.0)
     simulate(spec, path, task=digits)
     formed = next(event for event in read_trace(path) if isinstance(event, IslandsFormed))
     assert len(formed.islands) == len(best.islands)

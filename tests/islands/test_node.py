@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from atoll.config import RunConfig
 from atoll.islands import read_tensors
 from atoll.islands.assembly import Assembly
 from atoll.islands.curriculum import TaskLesson
@@ -17,7 +18,7 @@ from atoll.islands.settings import parse_islands
 from atoll.islands.settlement import Settlement
 from atoll.islands.span import layers_in, updates_in
 from atoll.network import parse_network
-from atoll.runs import RunSpec, simulate
+from atoll.runs import simulate
 from atoll.strategies import Quantity, parse_strategy
 from atoll.trace import CheckpointSaved, Computed, Event, Exchanged, IslandsFormed, Tested, Trace, read_trace
 from atoll.training.checkpoint import read_run
@@ -93,13 +94,13 @@ def test_rules_that_look_at_the_node_hold_on_islands(tmp_path: Path, never: str,
     assert counts[always] >= 8
 
 
-def crashing(node: str, at: float, until: str = "", *, network: str = SIX, **more: Any) -> RunSpec:
+def crashing(node: str, at: float, until: str = "", *, network: str = SIX, **more: Any) -> RunConfig:
     """A run in which a node is lost."""
     net = parse_network(network, name="toy")
     crash = f'[[fault]]\nkind = "crash"\nnodes = ["{node}"]\nat = {at}\n{until}'
     settings = {"strategy": "allreduce:every=4,overlap", "islands": "a+b+c/d+e+f:memory=18kB", "limit_s": 40.0, **more}
     faults = parse_faults(crash, net.node_names)
-    return RunSpec(network=net, task="toy", shards="iid", stops=False, faults=faults, **settings)
+    return RunConfig(network=net, task="toy", shards="iid", stops=False, faults=faults, **settings)
 
 
 def with_crash(tmp_path: Path, node: str, until: str = "") -> list[Event]:
@@ -162,7 +163,7 @@ def test_what_a_lost_node_knew_comes_from_others(tmp_path: Path) -> None:
 def test_a_run_that_goes_on_writes_the_same_bytes(tmp_path: Path) -> None:
     """With a node that crashes, and returns, in between."""
 
-    def spec(name: str, limit_s: float, *, resume: bool = False) -> RunSpec:
+    def spec(name: str, limit_s: float, *, resume: bool = False) -> RunConfig:
         return crashing(
             "b",
             12.0,

@@ -4,8 +4,9 @@ from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
 
+from atoll.config import RunConfig
 from atoll.network import load_network
-from atoll.runs import IDEAL_STRATEGY, RunSpec, simulate
+from atoll.runs import IDEAL_STRATEGY, simulate
 
 
 @cache
@@ -19,14 +20,14 @@ def small_comparison() -> Path:
             ("allreduce:every=4", "strategy", "iid"),
             ("none", "strategy", "iid"),
         ):
-            spec = RunSpec(
-                network=network.perfected() if role == "ideal" else network,
+            spec = RunConfig(
+                network=network,
                 task="digits",
                 strategy=strategy,
                 shards=shards,
                 seed=seed,
                 limit_s=20.0 if strategy == "none" else 300.0,
-                role=role,
+                role=role,  # type: ignore[arg-type]
             )
             simulate(spec, folder / spec.file_name)
     return folder

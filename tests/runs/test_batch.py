@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from atoll.config import RunConfig
 from atoll.errors import TaskError
 from atoll.network import load_network
-from atoll.runs import RunSpec
 from atoll.runs.batch import run_all
 
-SPEC = RunSpec(network=load_network("perfect:2"), task="digits", strategy="none", limit_s=3.0)
+SPEC = RunConfig(network=load_network("perfect:2"), task="digits", strategy="none", limit_s=3.0)
 # Who sees a part of the labels only, and never talks, never gets to the target.
-ENDLESS = RunSpec(
+ENDLESS = RunConfig(
     network=load_network("perfect:3"), task="digits", strategy="none", shards="label", limit_s=1e6, seed=1
 )
 
@@ -28,7 +28,7 @@ def test_leaving_early_keeps_finished_traces_only(tmp_path: Path) -> None:
 
 
 def test_what_goes_wrong_in_a_run_is_told_here(tmp_path: Path) -> None:
-    wrong = RunSpec(network=load_network("perfect:2"), task="nothing", strategy="none")
+    wrong = RunConfig(network=load_network("perfect:2"), task="nothing", strategy="none")
     with pytest.raises(TaskError, match="there is no task 'nothing'"):
         list(run_all([wrong], tmp_path, jobs=1))
 
@@ -37,13 +37,13 @@ def test_runs_end_when_who_started_them_is_killed(tmp_path: Path) -> None:
     """Not by Ctrl-C but for good: nothing may go on computing for nobody."""
     program = f"""
 from pathlib import Path
+from atoll.config import RunConfig
 from atoll.network import load_network
-from atoll.runs import RunSpec
 from atoll.runs.batch import run_all
 
 if __name__ == "__main__":
     network = load_network("perfect:3")
-    spec = RunSpec(network=network, task="digits", strategy="none", shards="label", limit_s=1e6)
+    spec = RunConfig(network=network, task="digits", strategy="none", shards="label", limit_s=1e6)
     list(run_all([spec], Path({str(tmp_path)!r}), jobs=1))
 """
     script = tmp_path / "program.py"

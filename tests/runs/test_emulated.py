@@ -1,13 +1,16 @@
 """Training with real processes over an emulated network gives a trace like a simulated one."""
 
+import dataclasses
 import itertools
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 
+from atoll.config import RunConfig
 from atoll.network import parse_network
 from atoll.report.results import read_folder, read_result
-from atoll.runs import RunSpec, simulate
+from atoll.runs import simulate
 from atoll.runs.emulated import run_emulated
 from atoll.trace import (
     Computed,
@@ -32,7 +35,7 @@ CRASH = "[[fault]]\nkind = 'crash'\nnodes = '2'\nat = 3\nuntil = 4"
 
 def test_emulated_and_simulated_runs_agree(tmp_path: Path) -> None:
     """Nothing goes wrong on these links, so both take the same steps and the same time, but for the machine's own."""
-    spec = RunSpec(network=NETWORK, task="digits", strategy="allreduce:every=4", shards="iid", limit_s=40.0)
+    spec = RunConfig(network=NETWORK, task="digits", strategy="allreduce:every=4", shards="iid", limit_s=40.0)
     emulated, simulated = tmp_path / "emulated.jsonl", tmp_path / "simulated.jsonl"
     with where_it_is_allowed():
         for _ in run_emulated(spec, emulated):
@@ -56,9 +59,37 @@ def test_emulated_and_simulated_runs_agree(tmp_path: Path) -> None:
     assert all(len(found) == 1 for found in digests.values()), "all who took a round hold the same bytes"
 
 
+def test_checkpoints_final_tests_and_the_model(tmp_path: Path) -> None:
+    """What exists in simulation exists here: nodes go on from what they kept, and the model is there at the end."""
+    config = RunConfig(
+        network=NETWORK,
+        strategy="allreduce:every=4",
+        shards="iid",
+        limit_s=4.0,
+        stops=False,
+        checkpoints=tmp_path / "kept",
+        save=tmp_path / "model.safetensors",
+    )
+    steps = []
+    for resume in (False, True):
+        path = tmp_path / f"{resume}.jsonl"
+        with where_it_is_allowed():
+            for _ in run_emulated(dataclasses.replace(config, resume=resume), path):
+                pass
+        tested = [event.steps for event in read_trace(path) if isinstance(event, Tested)]
+        steps.append((min(tested), max(tested)))
+        assert RunConfig.read(path.with_suffix(".toml")).checkpoints == config.checkpoints
+    assert steps[1][0] > steps[0][0]
+    assert steps[1][1] > steps[0][1] + 5
+    assert len(list((tmp_path / "kept").glob("*.safetensors"))) == len(NETWORK)
+    assert safetensors.torch.load_file(tmp_path / "model.safetensors")
+
+
 def test_a_node_is_killed_and_comes_back(tmp_path: Path) -> None:
     faults = parse_faults(CRASH, NETWORK.node_names)
-    spec = RunSpec(network=NETWORK, task="digits", strategy="vrl:codec=int8", limit_s=14.0, faults=faults, stops=False)
+    spec = RunConfig(
+        network=NETWORK, task="digits", strategy="vrl:codec=int8", limit_s=14.0, faults=faults, stops=False
+    )
     path = tmp_path / "killed.jsonl"
     with where_it_is_allowed():
         for _ in run_emulated(spec, path):
@@ -75,7 +106,7 @@ def test_a_node_is_killed_and_comes_back(tmp_path: Path) -> None:
 def test_islands_lose_a_node_and_go_on(tmp_path: Path) -> None:
     """Islands 0+1 and 2: node 1 is killed, and node 0 holds the whole model until it is back."""
     faults = parse_faults(CRASH.replace("'2'", "'1'"), NETWORK.node_names)
-    spec = RunSpec(
+    spec = RunConfig(
         network=NETWORK,
         task="digits",
         strategy="allreduce:every=4,overlap",
@@ -104,7 +135,7 @@ def test_islands_lose_a_node_and_go_on(tmp_path: Path) -> None:
 def test_a_switch_that_was_late_is_told(tmp_path: Path) -> None:
     """Not a run to believe, and the table says so."""
     path = tmp_path / "strategy.none.seed0.jsonl"
-    simulate(RunSpec(network=NETWORK, task="digits", strategy="none", limit_s=5.0), path)
+    simulate(RunConfig(network=NETWORK, task="digits", strategy="none", limit_s=5.0), path)
     lines = path.read_text().splitlines(keepends=True)
     about = Emulated(at=5.0, by="tun", packets=9, late_share=0.5, latest_s=0.2, cpu_share=1.0, valid=False)
     with Trace(tmp_path / "late.jsonl") as trace:

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from atoll.config import RunConfig
 from atoll.network import load_network
-from atoll.runs.simulated import RunSpec, simulate
+from atoll.runs.simulated import simulate
 from atoll.strategies.rounds.driver import Driver
 from atoll.strategies.rounds.fragment import Fragment
 from atoll.strategies.rounds.trailer import Tail
@@ -45,7 +46,7 @@ def test_one_member_that_lies(strategy: str, lie: str, tmp_path: Path, monkeypat
     monkeypatch.setattr(Tail, "own", staticmethod(own))
     monkeypatch.setattr(Driver, "__init__", watch)
     monkeypatch.setattr(Fragment, "payload", payload)
-    spec = RunSpec(
+    spec = RunConfig(
         network=load_network("perfect:4"), task="digits", strategy=strategy, shards="iid", limit_s=60, stops=False
     )
     simulate(spec, tmp_path / "trace")

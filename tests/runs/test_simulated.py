@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from atoll.config import RunConfig
 from atoll.network import load_network
 from atoll.report.results import read_result
-from atoll.runs import IDEAL_STRATEGY, RunSpec, simulate
+from atoll.runs import IDEAL_STRATEGY, simulate
 from atoll.trace import (
     Computed,
     DataUsed,
@@ -27,10 +28,10 @@ from atoll.trace import (
 from atoll.world.faults import parse_faults
 from tests.training.idx import write_small_mnist
 
-SPEC = RunSpec(network=load_network("triangle"), task="digits", strategy="allreduce:every=4", limit_s=300.0)
+SPEC = RunConfig(network=load_network("triangle"), task="digits", strategy="allreduce:every=4", limit_s=300.0)
 
 
-def run_and_digest(spec: RunSpec, path: str) -> str:
+def run_and_digest(spec: RunConfig, path: str) -> str:
     simulate(spec, Path(path))
     return hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
@@ -90,7 +91,7 @@ def test_one_seed_gives_the_same_bytes_also_in_other_processes(tmp_path: Path) -
 
 def test_the_ideal_is_quicker_than_anything_on_bad_links(tmp_path: Path) -> None:
     simulate(
-        dataclasses.replace(SPEC, network=SPEC.network.perfected(), strategy=IDEAL_STRATEGY, role="ideal"),
+        dataclasses.replace(SPEC, strategy=IDEAL_STRATEGY, role="ideal"),
         tmp_path / "ideal",
     )
     simulate(SPEC, tmp_path / "t")
@@ -101,7 +102,7 @@ def test_the_ideal_is_quicker_than_anything_on_bad_links(tmp_path: Path) -> None
 def test_dropout_is_each_nodes_own(tmp_path: Path) -> None:
     """mnist has dropout: two nodes with the same data and model still draw differently, and a seed repeats it all."""
     data = write_small_mnist(tmp_path / "data")
-    spec = RunSpec(
+    spec = RunConfig(
         network=load_network("perfect:2"), task="mnist", data=data, strategy="none", limit_s=4.0, shards="iid"
     )
     assert run_and_digest(spec, str(tmp_path / "a")) == run_and_digest(spec, str(tmp_path / "b"))
@@ -110,7 +111,7 @@ def test_dropout_is_each_nodes_own(tmp_path: Path) -> None:
 def test_mnist_is_tested_on_everything_at_the_end(tmp_path: Path) -> None:
     data = write_small_mnist(tmp_path / "data")
     network = load_network("perfect:2")
-    simulate(RunSpec(network=network, task="mnist", data=data, strategy="none", limit_s=2.0), tmp_path / "t")
+    simulate(RunConfig(network=network, task="mnist", data=data, strategy="none", limit_s=2.0), tmp_path / "t")
     *_, first, second, _, ended = read_trace(tmp_path / "t")
     assert isinstance(ended, RunEnded)
     assert isinstance(first, FinalTested)
@@ -121,7 +122,7 @@ def test_mnist_is_tested_on_everything_at_the_end(tmp_path: Path) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 def test_on_a_gpu_one_seed_gives_the_same_bytes_too(tmp_path: Path) -> None:
     data = write_small_mnist(tmp_path / "data")
-    spec = RunSpec(
+    spec = RunConfig(
         network=load_network("triangle"), task="mnist", data=data, strategy="gossip", limit_s=8.0, device="cuda"
     )
     assert run_and_digest(spec, str(tmp_path / "a")) == run_and_digest(spec, str(tmp_path / "b"))
@@ -137,7 +138,7 @@ def test_epochs_and_uses_of_examples_are_counted(tmp_path: Path) -> None:
     crash = parse_faults('[[fault]]\nkind = "crash"\nnodes = "4"\nat = 0.2', net.node_names)
     found = {}
     for faults in ((), crash):
-        spec = RunSpec(
+        spec = RunConfig(
             network=net, task="digits", strategy="none", limit_s=40, stops=False, shards="iid", faults=faults
         )
         simulate(spec, tmp_path / "trace")
@@ -158,7 +159,7 @@ def test_epochs_and_uses_of_examples_are_counted(tmp_path: Path) -> None:
 def test_the_global_batch_can_be_held_while_nodes_are_away(tmp_path: Path, quantity: str) -> None:
     net = load_network("perfect:4")
     script = parse_faults('[[fault]]\nkind = "crash"\nnodes = ["2", "3"]\nat = 10', net.node_names)
-    spec = RunSpec(
+    spec = RunConfig(
         network=net,
         task="digits",
         strategy=f"allreduce:steady,quantity={quantity}",

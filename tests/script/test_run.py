@@ -15,9 +15,9 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import atoll
+from atoll.config import RunConfig
 from atoll.errors import AtollError, CheckpointError, StrategyError
 from atoll.network import parse_network
-from atoll.runs import RunSpec
 from atoll.runs.emulated import run_emulated
 from atoll.trace import Computed, Exchanged, Tested, read_trace
 from tests.torchrun import run_until_it_ends
@@ -234,7 +234,7 @@ def test_what_models_are_made_of() -> None:
 
 
 def emulated(tmp_path: Path, *arguments: str, strategy: str = "", limit_s: float = 60.0) -> Path:
-    spec = RunSpec(
+    spec = RunConfig(
         network=QUICK,
         task="training.py",
         strategy=strategy,

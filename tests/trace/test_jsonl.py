@@ -90,8 +90,14 @@ def test_is_written_as_the_run_goes(tmp_path: Path) -> None:
         ("hello\n", "not a trace of Atoll"),
         ('{"atoll_trace": 99}\n', "version 99; this Atoll reads version 1"),
         ('{"atoll_trace": 1}\nhello\n', "line 2: expected a JSON object with a 'kind', not 'hello'"),
-        ('{"atoll_trace": 1}\n{"kind": "link_changed", "at": 1.0, "link": "x"}\n', "event 'link_changed' has no 'up'"),
-        ('{"atoll_trace": 1}\n{"kind": "link_changed", "at": 1.0, "link": "x", "up": 3}\n', "expected bool, found 3"),
+        (
+            '{"atoll_trace": 1}\n{"kind": "link_changed", "at": 1.0, "link": "x"}\n',
+            "Object missing required field `up`",
+        ),
+        (
+            '{"atoll_trace": 1}\n{"kind": "link_changed", "at": 1.0, "link": "x", "up": 3}\n',
+            "Expected `bool`, got `int` - at `$.up`",
+        ),
     ],
 )
 def test_what_is_wrong_is_told(tmp_path: Path, text: str, message: str) -> None:

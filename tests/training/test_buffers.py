@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import nn
 
+from atoll.config import RunConfig
 from atoll.network import load_network
-from atoll.runs.simulated import RunSpec, simulate
+from atoll.runs.simulated import simulate
 from atoll.strategies import RECIPES
 from atoll.trace import Tested, read_trace
 from atoll.training import load_task
@@ -33,7 +34,7 @@ def normed() -> nn.Module:
 def test_batch_norm(recipe: str, tmp_path: Path) -> None:
     """Often enough, and with outer momentum, a Nesterov step on variances made them negative, and tests NaN."""
     every = {"diloco": ":every=2", "noloco": ":every=2", "sparseloco": ":every=2", "vrl": ":momentum=0.6"}
-    spec = RunSpec(
+    spec = RunConfig(
         network=load_network("perfect:3"),
         task="digits",
         strategy=recipe + every.get(recipe, ""),

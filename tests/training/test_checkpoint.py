@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from atoll.config import RunConfig
 from atoll.errors import CheckpointError
 from atoll.network import load_network
-from atoll.runs import RunSpec, simulate
+from atoll.runs import simulate
 from atoll.state import Saved
 from atoll.trace import CheckpointSaved, Tested, read_trace
 from atoll.training.checkpoint import latest, read_node, write_node
@@ -96,7 +97,7 @@ until = 30
 @pytest.mark.parametrize("script", ["", FAULTS])
 def test_a_resumed_run_writes_what_the_one_before_it_would_have(tmp_path: Path, strategy: str, script: str) -> None:
     net = load_network("triangle")
-    spec = RunSpec(
+    spec = RunConfig(
         network=net,
         task="digits",
         strategy=strategy,
@@ -125,7 +126,7 @@ def test_a_resumed_run_writes_what_the_one_before_it_would_have(tmp_path: Path, 
             assert steps[-1] > 30, "it went on where it was"
 
 
-SHORT = RunSpec(network=load_network("triangle"), task="digits", strategy="allreduce", limit_s=12, checkpoint_s=5)
+SHORT = RunConfig(network=load_network("triangle"), task="digits", strategy="allreduce", limit_s=12, checkpoint_s=5)
 
 
 def test_a_new_run_forgets_the_checkpoints_of_the_one_before(tmp_path: Path) -> None:

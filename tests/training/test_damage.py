@@ -3,8 +3,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from atoll.config import RunConfig
 from atoll.network import load_network
-from atoll.runs import RunSpec, simulate
+from atoll.runs import simulate
 from atoll.trace import ContributionRefused, Tested, read_trace
 from atoll.training.damage import Harm
 from atoll.world.faults import Fault, parse_faults
@@ -31,7 +32,7 @@ def test_a_robust_mean_outlives_a_node_that_computes_wrongly(tmp_path: Path, kin
     script = parse_faults(f'[[fault]]\nkind = "{kind}"\nnodes = "3"\nat = 0\n{factor}', net.node_names)
     ends = {}
     for strategy in ("allreduce:every=4", "allreduce:every=4,robust=median"):
-        spec = RunSpec(
+        spec = RunConfig(
             network=net, task="digits", strategy=strategy, shards="iid", limit_s=40, faults=script, stops=False
         )
         simulate(spec, tmp_path / "trace")

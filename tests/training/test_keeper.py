@@ -7,7 +7,6 @@ import logging
 import os
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from atoll.errors import CheckpointError
@@ -94,15 +93,7 @@ def test_half_a_state_is_refused(tmp_path: Path, missing: str) -> None:
     path = tmp_path / "kept"
     asyncio.run(_train(CARD, machine(tmp_path), 8, []))
     saved = {name: value for name, value in read_node(path, {}).items() if not name.startswith(missing)}
-    identity = {
-        "task": "digits",
-        "strategy": CARD.strategy,
-        "shards": "seldp",
-        "seed": 0,
-        "seats": 2,
-        "node": "n0",
-        "parameters": sum(np.size(value) for name, value in saved.items() if name.startswith("replica/model/")),
-    }
+    identity = {**CARD.config(machine(tmp_path)).identity, "node": "n0"}
     write_node(path, saved, identity)
     with pytest.raises(CheckpointError, match="does not fit this model and strategy"):
         asyncio.run(_train(CARD, machine(tmp_path), 9, []))

@@ -1,9 +1,10 @@
 """`atoll compare` and `atoll run`: many runs, or one, in simulation or on an emulated network."""
 
+import dataclasses
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -15,6 +16,7 @@ from atoll.world.faults import load_faults
 
 if TYPE_CHECKING:
     from atoll.compare import Plan
+    from atoll.config import RunConfig
 
 __all__ = ["compare", "run"]
 
@@ -55,28 +57,40 @@ def compare(
     from atoll.compare import DEFAULT_STRATEGIES, Plan
     from atoll.strategies import ISLANDS_STRATEGY
 
-    network, script = _network_and_script(network, script)
-    net = load_network(network)
-    plan = Plan.of(
-        net,
-        task=Path(script[0]).name if script else task,
-        script=script,
+    base = _config(
+        network,
+        script,
+        task=task,
         data=data,
-        strategies=strategies or ([ISLANDS_STRATEGY] if islands else DEFAULT_STRATEGIES),
         shards=shards,
-        seeds=range(seeds),
         limit_s=limit,
         device=device,
-        faults=load_faults(faults, net.node_names) if faults else (),
         world=world,
         islands=islands,
+        faults=faults,
     )
+    chosen = strategies or ([ISLANDS_STRATEGY] if islands else DEFAULT_STRATEGIES)
+    plan = Plan(base=base, strategies=tuple(dict.fromkeys(chosen)), seeds=tuple(range(seeds)))
     _compare(plan, out, jobs=jobs, json_file=json_file)
 
 
-def _network_and_script(network: str, script: list[str] | None) -> tuple[str, list[str]]:
-    """What stands where the network is expected may be a script already."""
-    return ("triangle", [network, *(script or ())]) if network.endswith(".py") else (network, script or [])
+def _config(
+    network: str, script: list[str] | None, *, task: str, faults: Path | None, world: str, **more: Any
+) -> "RunConfig":
+    """What options say.  What stands where the network is expected may be a script already."""
+    from atoll.config import RunConfig
+
+    if network.endswith(".py"):
+        network, script = "triangle", [network, *(script or ())]
+    net = load_network(network)
+    return RunConfig(
+        network=net,
+        task=Path(script[0]).name if script else task,
+        script=tuple(script or ()),
+        faults=load_faults(faults, net.node_names) if faults else (),
+        world=world,  # type: ignore[arg-type]  # it refuses what it is not
+        **more,
+    )
 
 
 def _compare(plan: "Plan", out: Path, *, jobs: int, json_file: Path | None) -> None:
@@ -92,8 +106,9 @@ def _compare(plan: "Plan", out: Path, *, jobs: int, json_file: Path | None) -> N
     except KeyboardInterrupt:
         kept = len(list(traces.glob("*.jsonl")))
         console.print(f"Stopped. {kept} finished runs are kept in {traces}; `atoll report {out}` shows them.")
-        if plan.checkpoints:
-            console.print(f"The same command with --resume goes on from the last checkpoint in {plan.checkpoints}.")
+        if plan.base.checkpoints:
+            where = plan.base.checkpoints
+            console.print(f"The same command with --resume goes on from the last checkpoint in {where}.")
         raise typer.Exit(130) from None
     console.print(comparison_table(found))
     if json_file:
@@ -109,7 +124,8 @@ def _compare(plan: "Plan", out: Path, *, jobs: int, json_file: Path | None) -> N
 
 @app.command()
 def run(
-    network: NetworkName,
+    context: typer.Context,
+    network: Annotated[str, typer.Argument(help="A network (see compare), or a run's configuration, TOML or JSON.")],
     script: Script = None,
     strategy: Annotated[
         str | None,
@@ -132,10 +148,15 @@ def run(
         float | None, typer.Option(min=1.0, help="Virtual seconds between checkpoints; 60 if left out.")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the last one in --checkpoint.")] = False,
+    save: Annotated[Path | None, typer.Option("--save", help="Write the model here at the end (safetensors).")] = None,
     out: Out = Path("report"),
 ) -> None:
-    """Train once, in simulation, and show it as it goes."""
+    """Train once, in simulation or on an emulated network, and show it as it goes.
+
+    Every run writes its configuration beside its trace; `atoll run FILE` repeats it.
+    """
     from atoll.compare import Plan
+    from atoll.config import RunConfig, is_config
     from atoll.strategies import DEFAULT_STRATEGY, ISLANDS_STRATEGY
 
     if checkpoint is not None and checkpoint.exists() and not checkpoint.is_dir():
@@ -144,23 +165,37 @@ def run(
         raise CheckpointError("--resume: expected --checkpoint FOLDER too, which says where to go on from")
     if checkpoint_every is not None and checkpoint is None:
         raise CheckpointError("--checkpoint-every: expected --checkpoint FOLDER too, which says where to save")
-    network, script = _network_and_script(network, script)
-    net = load_network(network)
-    plan = Plan.of(
-        net,
-        task=Path(script[0]).name if script else task,
-        script=script,
-        data=data,
-        strategies=[strategy or ("" if script else ISLANDS_STRATEGY if islands else DEFAULT_STRATEGY)],
-        shards=shards,
-        seeds=[seed],
-        limit_s=limit,
-        device=device,
-        faults=load_faults(faults, net.node_names) if faults else (),
-        world=world,
-        islands=islands,
-        checkpoints=checkpoint,
-        checkpoint_s=checkpoint_every or 60.0,
-        resume=resume,
-    )
+    more: dict[str, Any] = {
+        "task": task,
+        "data": data,
+        "shards": shards,
+        "seed": seed,
+        "limit_s": limit,
+        "device": device,
+        "world": world,
+        "islands": islands,
+        "checkpoints": checkpoint,
+        "checkpoint_s": checkpoint_every or 60.0,
+        "resume": resume,
+        "save": save,
+        "strategy": strategy or "",
+    }
+    path = Path(network)
+    if path.suffix in {".toml", ".json"} and path.is_file() and is_config(path):
+        config = RunConfig.read(path)
+        names = {"limit": "limit_s", "checkpoint": "checkpoints", "checkpoint_every": "checkpoint_s"}
+        given = {names.get(name, name) for name in _given(context)}
+        config = dataclasses.replace(config, **{name: value for name, value in more.items() if name in given})
+        if faults:
+            config = dataclasses.replace(config, faults=load_faults(faults, config.links.node_names))
+    else:
+        config = _config(network, script, faults=faults, **more)
+    unsaid = "" if config.script else ISLANDS_STRATEGY if config.islands else DEFAULT_STRATEGY
+    plan = Plan(base=config, strategies=(config.strategy or unsaid,), seeds=(config.seed,))
     _compare(plan, out, jobs=1, json_file=None)
+
+
+def _given(context: typer.Context) -> list[str]:
+    """The options that were written on the command line."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]

@@ -48,12 +48,16 @@ def node(
     checkpoint: Annotated[
         Path | None, typer.Option("--checkpoint", help="A file: keep this node's state, and go on from it.")
     ] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", help="A run's configuration: begins a run as it says (docs/config.md).")
+    ] = None,
     out: Out = Path("live"),
 ) -> None:
     """Take part in a run over real links: begin one, or join one with an invitation.  Ctrl-C leaves.
 
     What a run is about (--task, --strategy, --shards, --seed, --seats) is said by who begins it.
     """
+    from atoll.config import RunConfig
     from atoll.nodes import run_node, run_script_node
     from atoll.runs.live import Card, Machine
     from atoll.settings import parse_size
@@ -62,19 +66,30 @@ def node(
 
     if listen is None and join is None:
         raise InvitationError("expected --listen HOST:PORT to begin a run, or --join INVITATION to join one")
+    said = RunConfig.read(config) if config else None
     machine = Machine(
-        data=data,
-        device=device,
+        data=said.data if said else data,
+        device=said.device if said else device,
         listen=parse_address(listen, "--listen") if listen else None,
         public=[parse_address(each, "--public") for each in public or ()],
         out=out,
         task=task,
         key=key,
         memory=parse_size(memory, "--memory") if memory else None,
-        checkpoint=checkpoint,
+        checkpoint=checkpoint or (said.checkpoints if said else None),
     )
     if join:
         what: Card | Invitation = Invitation.parse(join)
+    elif said:
+        unsaid = ISLANDS_STRATEGY if said.islands else DEFAULT_STRATEGY
+        what = Card(
+            task=said.task,
+            strategy=said.strategy or unsaid,
+            shards=said.shards,
+            seed=said.seed,
+            seats=said.seats,
+            islands=said.islands,
+        )
     else:
         about = f"script {Path(script[0]).name}" if script else task or "digits"
         unsaid = "" if script else ISLANDS_STRATEGY if islands else DEFAULT_STRATEGY

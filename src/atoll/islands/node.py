@@ -84,7 +84,7 @@ class IslandNode:
         first: Settlement | None = None,
         find: Callable[[], Facts] | None = None,
         seated: Seated = lambda *_: None,
-        at_boundary: Callable[[Callable[[], Saved]], None] | None = None,
+        at_boundary: Callable[[Callable[[], Saved]], object] | None = None,
     ) -> None:
         self.world = world
         self._survey = survey

@@ -39,7 +39,7 @@ def load_network(spec: str) -> Network:
     """
     path = Path(spec)
     if path.suffix == ".toml" or len(path.parts) > 1:
-        return _load_file(path, spec, count=None)
+        return dataclasses.replace(_load_file(path, spec, count=None), origin=str(path.resolve()))
     name, colon, number = spec.partition(":")
     if name not in preset_names():
         raise NetworkError(
@@ -47,7 +47,8 @@ def load_network(spec: str) -> Network:
         )
     if colon and not (number.isdecimal() and len(number) <= 6 and int(number) > 0):
         raise NetworkError(f"network {spec!r}: expected a number of nodes after the colon, not {_short(number)}")
-    return _load_file(PRESETS / f"{name}.toml", name, count=int(number) if colon else None)
+    found = _load_file(PRESETS / f"{name}.toml", name, count=int(number) if colon else None)
+    return dataclasses.replace(found, origin=spec)
 
 
 def _load_file(path: Path, shown: str, count: int | None) -> Network:

@@ -8,7 +8,7 @@ Rates are in bits a second a direction, latencies in seconds one way.
 import dataclasses
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from atoll.errors import NetworkError, nearest
 from atoll.network.bandwidth import BandwidthTrace
@@ -245,6 +245,8 @@ class Network:
     about: str = ""
     run_s: float | None = None
     """How long a run is taken to last: what the phases of its links are equal parts of."""
+    origin: str = field(default="", compare=False, repr=False)
+    """The name, or the file, that `load_network` has it from; empty: it was made in code."""
 
     def __post_init__(self) -> None:
         names = [node.name for node in self.nodes]

@@ -5,34 +5,35 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 
+from atoll.config import RunConfig
 from atoll.jobs import do_all
-from atoll.runs.simulated import RunSpec, simulate
+from atoll.runs.simulated import simulate
 
 __all__ = ["run_all"]
 
 
 def run_all(
-    specs: list[RunSpec],
+    configs: list[RunConfig],
     folder: Path,
     *,
     jobs: int,
-    on_failure: Callable[[RunSpec, Exception], None] | None = None,
-) -> Generator[RunSpec | None, None, None]:
+    on_failure: Callable[[RunConfig, Exception], None] | None = None,
+) -> Generator[RunConfig | None, None, None]:
     """Runs everything; traces go to `folder`.
 
-    Yields each spec when it is done, and `None` every now and then in between, so that progress can be shown.  Leaving
-    early (an error, Ctrl-C) ends what is still running and removes its unfinished traces.
+    Yields each configuration when its run is done, and `None` every now and then in between, so that progress can be
+    shown.  Leaving early (an error, Ctrl-C) ends what is still running and removes its unfinished traces.
 
     Args:
-        specs: what to run.
+        configs: what to run.
         folder: where traces go.
         jobs: how many at a time.
         on_failure: is called with each run that failed, and why; the others go on.  If left out, the first failure is
             raised here.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    left = {spec.file_name for spec in specs}
-    runs = do_all(partial(_run, folder), specs, jobs=jobs, on_failure=on_failure)
+    left = {config.file_name for config in configs}
+    runs = do_all(partial(_run, folder), configs, jobs=jobs, on_failure=on_failure)
     try:
         with closing(runs):
             for done in runs:
@@ -46,5 +47,5 @@ def run_all(
             (folder / name).unlink(missing_ok=True)
 
 
-def _run(folder: Path, spec: RunSpec) -> None:
-    simulate(spec, folder / spec.file_name)
+def _run(folder: Path, config: RunConfig) -> None:
+    simulate(config, folder / config.file_name)

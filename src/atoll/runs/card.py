@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from atoll.config import RunConfig
 from atoll.errors import InvitationError
 from atoll.islands.settings import parse_islands
 from atoll.strategies import parse_strategy
@@ -32,6 +33,21 @@ class Card:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(f"n{place}" for place in range(self.seats))
+
+    def config(self, machine: "Machine") -> RunConfig:
+        """The run's configuration, on a machine."""
+        return RunConfig(
+            world="live",
+            task=self.task,
+            data=machine.data,
+            strategy=self.strategy,
+            shards=self.shards,
+            seed=self.seed,
+            device=machine.device,
+            checkpoints=machine.checkpoint,
+            islands=self.islands,
+            seats=self.seats,
+        )
 
     @classmethod
     def read(cls, found: dict[str, Any]) -> "Card":

@@ -1,20 +1,22 @@
-"""One run on an emulated network: the same spec and the same kind of trace as a simulated one, measured for real."""
+"""One run on an emulated network: configuration and trace are as in simulation, and everything is measured for real."""
 
 import contextlib
+import dataclasses
 import shutil
 from collections.abc import Callable, Generator
 from pathlib import Path
 
 import numpy as np
 
+from atoll.config import RunConfig
 from atoll.errors import EmulationError
 from atoll.runs.emulated_node import settings_for
-from atoll.runs.simulated import RunSpec
 from atoll.runs.verdict import Verdict
 from atoll.trace import (
     Computed,
     Emulated,
     Event,
+    ExamplesUsed,
     Exchanged,
     FaultChanged,
     IslandsFormed,
@@ -28,13 +30,15 @@ from atoll.trace import (
     WayMeasured,
     read_trace,
 )
-from atoll.training.parts import data_used
+from atoll.training.parts import data_used, read_used
 from atoll.world.emulate.supervisor import SWITCH_TRACE, Emulation, emulate
 from atoll.world.emulate.switch import SwitchStats
 
 __all__ = ["emulate_all", "is_valid", "run_emulated"]
 
 LOOK_EVERY_S = 0.2
+DEFAULT_LIMIT_S = 600.0
+"""Seconds of a run that nobody has given a limit."""
 NODE_TRACES = "node.*.jsonl"
 FOLLOWED = (
     Computed,
@@ -52,64 +56,70 @@ LATE_SHARE, CPU_SHARE = 0.05, 0.8
 
 
 def emulate_all(
-    specs: list[RunSpec], folder: Path, *, on_failure: Callable[[RunSpec, Exception], None] | None = None
-) -> Generator[RunSpec | None, None, None]:
+    configs: list[RunConfig], folder: Path, *, on_failure: Callable[[RunConfig, Exception], None] | None = None
+) -> Generator[RunConfig | None, None, None]:
     """Runs everything, one after the other, since the runs would share the machine; traces go to `folder`.
 
-    Yields each spec when it is done, and `None` every now and then in between, so that progress can be shown.
+    Yields each config when it is done, and `None` every now and then in between, so that progress can be shown.
 
     Args:
-        specs: what to run.
+        configs: what to run.
         folder: where traces go.
         on_failure: is called with each run that failed, and why; the others go on.  If left out, the first failure is
             raised here.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    for spec in specs:
-        path = folder / spec.file_name
+    for config in configs:
+        path = folder / config.file_name
         try:
-            for _ in run_emulated(spec, path):
+            for _ in run_emulated(config, path):
                 yield None
         except BaseException as error:
             path.unlink(missing_ok=True)
             if on_failure is None or not isinstance(error, Exception):
                 raise
-            on_failure(spec, error)
+            on_failure(config, error)
             continue
-        yield spec
+        yield config
 
 
-def run_emulated(spec: RunSpec, trace_path: Path) -> Generator[None, None, None]:
+def run_emulated(config: RunConfig, trace_path: Path) -> Generator[None, None, None]:
     """Runs in real time on an emulated network, until the target is reached by all, or by half long ago, or the limit.
 
     The trace grows by what people like to follow while it runs, and has everything, in order, at the end.
     """
+    limit_s = DEFAULT_LIMIT_S if config.limit_s is None else config.limit_s
+    dataclasses.replace(config, limit_s=limit_s).write(trace_path.with_suffix(".toml"))
+    if config.checkpoints:
+        config.checkpoints.mkdir(parents=True, exist_ok=True)
+        for old in config.checkpoints.glob("*.safetensors") if not config.resume else ():
+            old.unlink()
     nodes = trace_path.with_suffix("")
     shutil.rmtree(nodes, ignore_errors=True)
-    verdict = Verdict(lambda _: False, stops=spec.stops)
+    verdict = Verdict(lambda _: False, stops=config.stops)
     what = Emulation(
-        network=spec.network,
-        program=str(Path(spec.script[0]).resolve()) if spec.script else "atoll.runs.emulated_node:node",
-        process="atoll.script.process" if spec.script else "atoll.world.live.process",
-        settings=settings_for(spec, nodes.resolve()),
+        network=config.links,
+        program=str(Path(config.script[0]).resolve()) if config.script else "atoll.runs.emulated_node:node",
+        process="atoll.script.process" if config.script else "atoll.world.live.process",
+        settings=settings_for(config),
         folder=nodes,
-        seed=spec.seed,
-        faults=spec.faults,
-        limit_s=spec.limit_s,
+        seed=config.seed,
+        faults=config.faults,
+        limit_s=limit_s,
     )
     reason = ""
     try:
         with emulate(what) as running, Trace(trace_path) as progress:
             tails: dict[Path, TraceTail] = {}
-            live = set(spec.network.node_names)
+            live = set(config.links.node_names)
             while running.poll(LOOK_EVERY_S):
                 for file in [nodes / SWITCH_TRACE, *nodes.glob(NODE_TRACES)]:
                     tails.setdefault(file, TraceTail(file, *FOLLOWED))
                 news = [event for tail in tails.values() for event in tail.look()]
                 for event in sorted(news, key=lambda event: event.at):
                     if isinstance(event, TrainingStarted):
-                        verdict = Verdict(event.reached, stops=spec.stops)
-                    _follow(event, verdict, live, in_islands=bool(spec.islands))
+                        verdict = Verdict(event.reached, stops=config.stops)
+                    _follow(event, verdict, live, in_islands=bool(config.islands))
                     progress.record(event)
                 progress.flush()
                 if not reason and verdict.is_over(running.now, live):
@@ -118,13 +128,13 @@ def run_emulated(spec: RunSpec, trace_path: Path) -> Generator[None, None, None]
                 yield
             stats = running.stats
         assert stats is not None
-        if spec.script and not _has_trained(nodes):
+        if config.script and not _has_trained(nodes):
             raise EmulationError(
-                f"{spec.script[0]} has ended without training: it has to call atoll.join() and then "
+                f"{config.script[0]} has ended without training: it has to call atoll.join() and then "
                 "run.wrap(model, optimizer), as in docs/tutorial.md"
             )
         _refuse_what_nobody_held(nodes)
-        _merge(nodes, trace_path, reason or ("finished" if running.now < spec.limit_s else "time limit"), stats)
+        _merge(nodes, trace_path, reason or ("finished" if running.now < limit_s else "time limit"), stats)
     finally:
         with contextlib.suppress(OSError):
             shutil.rmtree(nodes)
@@ -159,8 +169,8 @@ def _merge(nodes: Path, trace_path: Path, reason: str, stats: SwitchStats) -> No
     files = [nodes / SWITCH_TRACE, *sorted(nodes.glob(NODE_TRACES))]
     events = [event for file in files for event in read_trace(file)]
     ended_s = max(event.at for event in events if isinstance(event, RunEnded))
-    kept = [event for event in events if event.at >= 0 and not isinstance(event, RunEnded)]
-    used = sum((np.load(file) for file in nodes.glob("used.*.npy")), np.zeros(1, dtype=np.int64))
+    kept = [event for event in events if event.at >= 0 and not isinstance(event, (RunEnded, ExamplesUsed))]
+    used = sum((read_used(event) for event in events if isinstance(event, ExamplesUsed)), np.zeros(1, dtype=np.int64))
     with Trace(trace_path) as trace:
         for event in sorted(kept, key=lambda event: min(event.at, ended_s)):
             trace.record(event)

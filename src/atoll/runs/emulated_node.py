@@ -1,26 +1,14 @@
-"""A node of a training run over real links: what a node process runs."""
+"""A node of a training run on an emulated network: what a node process runs."""
 
-import asyncio
 import math
 from collections.abc import Coroutine
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-from atoll.islands.curriculum import TaskLesson
-from atoll.islands.layout import Layout, lay_out
-from atoll.islands.node import IslandNode
-from atoll.islands.settings import parse_islands
-from atoll.islands.settlement import Settlement
-from atoll.runs.simulated import RunSpec, check_device
-from atoll.strategies import parse_strategy
-from atoll.trace import FinalTested
-from atoll.training.loop import train
-from atoll.training.parts import Parts
-from atoll.training.replica import TrainedReplica
-from atoll.training.task import Task
+from atoll.config import RunConfig
+from atoll.islands.layout import lay_out
+from atoll.runs.node import Kit, build_node, until_the_end
 from atoll.training.tasks import load_task
 from atoll.world.faults import Fault, parse_faults
 from atoll.world.live.world import LiveWorld
@@ -28,79 +16,39 @@ from atoll.world.live.world import LiveWorld
 __all__ = ["node", "settings_for", "slowness"]
 
 
-def settings_for(spec: RunSpec, folder: Path) -> dict[str, Any]:
-    """What a node process must know of a run."""
-    return {
-        "members": spec.network.node_names,
-        "task": spec.task,
-        "data": str(spec.data.resolve()) if spec.data else None,
-        "strategy": spec.strategy,
-        "shards": spec.shards,
-        "seed": spec.seed,
-        "role": spec.role,
-        "device": spec.device,
-        "faults": "\n".join(fault.as_toml() for fault in spec.faults),
-        "folder": str(folder),
-        "arguments": list(spec.script[1:]),
-        "islands": _islands(spec),
-    }
-
-
-def _islands(spec: RunSpec) -> dict[str, Any]:
-    """Who holds what, and what is known of nodes and links, to plan anew by."""
-    if not spec.islands:
-        return {}
-    settings = parse_islands(spec.islands)
-    layout = lay_out(spec.network, load_task(spec.task, spec.data), settings, seed=spec.seed)
+def settings_for(config: RunConfig) -> dict[str, Any]:
+    """What a node process must know of a run: its configuration, and with islands, who holds what and what is known of
+    nodes and links, to plan anew by.
+    """
+    faults = "\n".join(fault.as_toml() for fault in config.faults)
+    found = {key: value for key, value in config.as_dict().items() if key not in {"network", "fault"}}
+    settings = config.island_settings
+    if not settings:
+        return {"config": found, "faults": faults, "facts": None}
+    layout = lay_out(config.links, load_task(config.task, config.data), settings, seed=config.seed)
     who = "/".join("+".join(order) for order in layout.islands.values())
-    _, _, rest = spec.islands.partition(":")
-    return {"islands": f"{who}:{rest}", "facts": layout.survey.facts()}
+    _, _, rest = config.islands.partition(":")
+    return {"config": {**found, "islands": f"{who}:{rest}"}, "faults": faults, "facts": layout.survey.facts()}
 
 
 def node(world: LiveWorld, settings: dict[str, Any]) -> Coroutine[Any, Any, None]:
     """Makes everything ready, and returns what trains until it is told to leave."""
     torch.set_num_threads(1)  # the nodes of an emulation share a machine
-    members = tuple(settings["members"])
-    task = load_task(settings["task"], Path(settings["data"]) if settings["data"] else None)
-    task = task.to(check_device(settings["device"]))
-    faults = parse_faults(settings["faults"], members)
+    config = RunConfig.from_dict(settings["config"])
+    faults = parse_faults(settings["faults"], world.names)
     world.slowness = slowness(world, faults)
-    if settings["islands"]:
-        chosen = parse_islands(settings["islands"]["islands"])
-        return _hold(world, lay_out(settings["islands"]["facts"], task, chosen), task, settings)
-    parts = Parts(task, members, shards=settings["shards"], seed=settings["seed"], role=settings["role"], faults=faults)
-    replica = parts.replica(world)
-    return _train(world, replica, task, parts, settings)
+    kit = Kit(config, world.names, faults=faults, facts=settings["facts"])
+    folder = config.checkpoints
+    node = build_node(world, kit, keep=folder / f"{world.name}.safetensors" if folder else None)
 
+    async def work() -> None:
+        is_first = world.name == world.names[0]
+        if is_first and not world.is_late:
+            for event in node.opening():
+                world.record(event)
+        await until_the_end(node, save=config.save if is_first else None)
 
-async def _hold(world: LiveWorld, layout: Layout, task: Task, settings: dict[str, Any]) -> None:
-    """The same where islands hold the model."""
-    parts = Parts(task, tuple(layout.islands), shards=settings["shards"], seed=settings["seed"])
-    lesson = TaskLesson(task, parts, seed=settings["seed"])
-    strategy, first = parse_strategy(settings["strategy"]), Settlement.first(layout)
-    node = IslandNode(world, layout.survey, layout.settings, lesson, strategy, first=first)
-    if world.name == settings["members"][0] and not world.is_late:
-        world.record(parts.started(settings["strategy"], lesson.size))
-        world.record(layout.formed())
-    try:
-        await node.run()
-    except asyncio.CancelledError:
-        np.save(Path(settings["folder"]) / f"used.{world.name}.npy", parts.used)
-        raise
-
-
-async def _train(world: LiveWorld, replica: TrainedReplica, task: Task, parts: Parts, settings: dict[str, Any]) -> None:
-    if world.name == settings["members"][0] and not world.is_late:
-        world.record(parts.started(settings["strategy"], replica.size))
-    try:
-        await train(replica, task, parse_strategy(settings["strategy"]))
-    except asyncio.CancelledError:
-        ended_s = world.now
-        measure = await world.aside(lambda: task.test_finally(replica.model))
-        if measure is not None:
-            world.record(FinalTested(at=ended_s, node=world.name, measure=measure))
-        np.save(Path(settings["folder"]) / f"used.{world.name}.npy", parts.used)
-        raise
+    return work()
 
 
 def slowness(world: LiveWorld, faults: tuple[Fault, ...]) -> "Slowness":

@@ -12,22 +12,10 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import safetensors.torch
-
-from atoll.errors import CheckpointError, InvitationError
-from atoll.islands.curriculum import TaskLesson
-from atoll.islands.live import Shelf, at_work, open_node
-from atoll.islands.settings import parse_islands
+from atoll.errors import InvitationError
 from atoll.runs.card import Card, Machine
-from atoll.runs.simulated import check_device
-from atoll.strategies import parse_strategy
+from atoll.runs.node import Kit, build_node, until_the_end
 from atoll.trace import Event, RunEnded, RunStarted
-from atoll.training.keeper import Keeper
-from atoll.training.loop import train
-from atoll.training.parts import Parts
-from atoll.training.replica import TrainedReplica
-from atoll.training.task import Examples, Task
-from atoll.training.tasks import load_task
 from atoll.version import VERSION
 from atoll.world.live.host import Host, best_congestion
 from atoll.world.live.join import Refused, Seat, ask_for_seat
@@ -80,70 +68,16 @@ class Member:
             steps: how many.
             save: where the model goes at the end.
         """
-        card, world = self.card, self.world
-        if card.islands:
-            await self._hold(steps, save)
-            return
-        task, parts, replica = await world.aside(self._prepare)
-        keeper = self._keeper(replica.size)
-        resume = await world.aside(keeper.load) if keeper else None
-        if resume:
-            log.warning("goes on from the checkpoint %s", self._machine.checkpoint)
-        world.record(parts.started(card.strategy, replica.size, at=world.now))
-        try:
-            strategy, at_boundary = parse_strategy(card.strategy), keeper.at_boundary if keeper else None
-            await train(replica, task, strategy, steps=steps, resume=resume, at_boundary=at_boundary)
-        except ExceptionGroup as group:
-            refused = group.subgroup(CheckpointError)
-            raise (refused.exceptions[0] if refused else group) from None
-        finally:
-            if keeper:
-                await keeper.finish()
-            if save:
-                safetensors.torch.save_model(replica.model, str(save))
-
-    def _keeper(self, parameters: int) -> Keeper | None:
-        """What keeps this node's state, if a file is named for it."""
-        card, path = self.card, self._machine.checkpoint
-        if path is None:
-            return None
-        identity = {
-            "task": card.task,
-            "strategy": card.strategy,
-            "shards": card.shards,
-            "seed": card.seed,
-            "seats": card.seats,
-            "parameters": parameters,
-            "node": self.world.name,
-        }
-        return Keeper(path, identity, self.world)
-
-    def _prepare(self) -> tuple[Task, Parts, TrainedReplica]:
-        """What takes a while, away from the loop."""
-        card = self.card
-        task = load_task(card.task, self._machine.data).to(check_device(self._machine.device))
-        parts = Parts(task, card.names, shards=card.shards, seed=card.seed)
-        return task, parts, parts.replica(self.world)
-
-    async def _hold(self, updates: int | None, save: Path | None) -> None:
-        """The same where islands hold the model."""
-        card, world, machine = self.card, self.world, self._machine
-        task = (await world.aside(lambda: load_task(card.task, machine.data))).to(check_device(machine.device))
-        parts = Parts(task, card.names, shards=card.shards, seed=card.seed)
-        lesson = TaskLesson(task, parts, seed=card.seed)
-        example = Examples(task.train.inputs[: task.batch], task.train.targets[: task.batch])
-        strategy, settings = parse_strategy(card.strategy), parse_islands(card.islands)
-        node = await open_node(world, lesson, example, settings, strategy, memory=machine.memory)
-        world.record(parts.started(card.strategy, lesson.size, at=world.now))
-        shelf = Shelf(machine.checkpoint, {"task": card.task, "seed": card.seed}) if machine.checkpoint else None
-        async with at_work(node, shelf) as working:
-            try:
-                await working.until(updates)
-            finally:
-                if save:
-                    model = lesson.build()
-                    await node.collect(model)
-                    safetensors.torch.save_model(model, str(save))
+        config, machine, world = self.card.config(self._machine), self._machine, self.world
+        kit = await world.aside(lambda: Kit(config, self.card.names))
+        node = await world.aside(lambda: build_node(world, kit, keep=machine.checkpoint, memory=machine.memory))
+        if machine.checkpoint and machine.checkpoint.exists():
+            log.warning("goes on from the checkpoint %s", machine.checkpoint)
+        if self.trace:
+            config.write(self.trace.with_suffix(".toml"))
+        for event in node.opening(at=world.now):
+            world.record(event)
+        await until_the_end(node, steps=steps, save=save)
 
 
 class _Watched:

@@ -1,29 +1,26 @@
 """One run: a network, a task, a strategy and a seed go in, a trace comes out."""
 
-import hashlib
+import dataclasses
 import math
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+import safetensors.torch
 import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from atoll.config import RunConfig
 from atoll.errors import CheckpointError, TaskError
 from atoll.islands.assembly import Assembly
-from atoll.islands.curriculum import TaskLesson
-from atoll.islands.layout import Layout, lay_out
-from atoll.islands.node import IslandNode
-from atoll.islands.settings import parse_islands
-from atoll.islands.settlement import Settlement
-from atoll.network import Network
+from atoll.islands.layout import Layout
+from atoll.runs.node import Kit, ReplicaNode, build_node
 from atoll.runs.verdict import Verdict
 from atoll.state import Saved, note, read_note
-from atoll.strategies import Quantity, parse_strategy
+from atoll.strategies import Quantity
 from atoll.trace import (
     CheckpointSaved,
     Event,
@@ -34,81 +31,23 @@ from atoll.trace import (
     Tested,
     Trace,
 )
-from atoll.training.checkpoint import TRACE, Identity, forget, latest, read_run, write_run
-from atoll.training.loop import train
-from atoll.training.parts import Parts, data_used
+from atoll.training.checkpoint import TRACE, forget, latest, read_run, write_run
+from atoll.training.parts import data_used
 from atoll.training.task import Task
-from atoll.training.tasks import load_task
 from atoll.vectors import Vector
 from atoll.world import Simulation
 from atoll.world.base import World
-from atoll.world.faults import Fault
 from atoll.world.sim.world import SimWorld
 
-__all__ = ["IDEAL_STRATEGY", "RunSpec", "check_device", "simulate"]
+__all__ = ["IDEAL_STRATEGY", "simulate"]
 
 IDEAL_STRATEGY = "allreduce:quantity=gradient"
 """What all are compared with, on perfect links: gradients averaged every step."""
+DEFAULT_LIMIT_S = 600.0
+"""Virtual seconds of a run that nobody has given a limit."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunSpec:
-    """Everything that a run depends on."""
-
-    network: Network
-    task: str
-    data: Path | None = None
-    strategy: str
-    shards: str = "dirichlet:0.3"
-    seed: int = 0
-    limit_s: float = 600.0
-    role: str = "strategy"
-    device: str = "cpu"
-    """Where torch computes; it changes no virtual time."""
-    faults: tuple[Fault, ...] = ()
-    stops: bool = True
-    """Whether the run ends when the target is reached; else it goes on until the limit."""
-    checkpoints: Path | None = None
-    """Where checkpoints go."""
-    checkpoint_s: float = 60.0
-    """How often."""
-    resume: bool = False
-    """Whether to go on from the last one."""
-    script: tuple[str, ...] = ()
-    """A user's own script and its arguments, instead of a task."""
-    islands: str = ""
-    """Which nodes hold the model together (`parse_islands`); empty: every node holds all of it."""
-
-    @property
-    def identity(self) -> Identity:
-        """What a checkpoint of it must agree with."""
-        network = hashlib.blake2b(repr(self.network).encode(), digest_size=8).hexdigest()
-        return {
-            "task": self.task,
-            "strategy": self.strategy,
-            "shards": self.shards,
-            "seed": self.seed,
-            "network": f"{self.network.name} {network}",
-            "faults": "\n".join(fault.as_toml() for fault in self.faults),
-            "checkpoint every": self.checkpoint_s,
-            "islands": self.islands,
-        }
-
-    @property
-    def label(self) -> str:
-        """What to call it while it runs."""
-        what = {"ideal": "the ideal", "perfect": f"{self.strategy} on perfect links"}.get(self.role, self.strategy)
-        return f"{what}, seed {self.seed}"
-
-    @property
-    def file_name(self) -> str:
-        """A name for its trace."""
-        what = f"{self.strategy}.{self.islands}" if self.islands else self.strategy
-        safe = "".join(c if c.isalnum() or c in "=.-" else "_" for c in what)
-        return f"{self.role}.{safe}.seed{self.seed}.jsonl"
-
-
-def simulate(spec: RunSpec, trace_path: Path, *, task: Task | None = None, layout: Layout | None = None) -> None:
+def simulate(config: RunConfig, trace_path: Path, *, task: Task | None = None, layout: Layout | None = None) -> None:
     """Runs in the simulated world, until the target is reached by all, or by half long ago, or the limit.
 
     A run with checkpoints is one of several legs: every so often all nodes are stopped where they are, and go on from
@@ -116,161 +55,111 @@ def simulate(spec: RunSpec, trace_path: Path, *, task: Task | None = None, layou
     have written.
 
     Args:
-        spec: what to run.
+        config: what to run.
         trace_path: where the trace goes.
-        task: used instead of the one that the spec names.
-        layout: of islands, used instead of the one that the spec says.
+        task: used instead of the one that the configuration names.
+        layout: of islands, used instead of the one that follows from the network.
     """
     torch.set_num_threads(1)  # runs are many processes on few cores; threads would only get in each other's way
-    task = (task or load_task(spec.task, spec.data)).to(check_device(spec.device))
-    in_islands = spec.islands and spec.role != "ideal"
-    course = _IslandCourse(spec, task, layout) if in_islands else _Course(spec, task)
+    limit_s = DEFAULT_LIMIT_S if config.limit_s is None else config.limit_s
+    config = dataclasses.replace(config, limit_s=limit_s)
+    kit = Kit(config, config.links.node_names, task=task, layout=layout)
+    config.write(trace_path.with_suffix(".toml"))
     begin_s, nodes, known = 0.0, dict[str, Saved](), Saved()
-    if spec.resume:
-        if spec.checkpoints is None:
+    if config.resume:
+        if config.checkpoints is None:
             raise CheckpointError("there is nothing to resume from: expected where the checkpoints are")
-        place = latest(spec.checkpoints)
-        begin_s, nodes, known = read_run(place, spec.network.node_names, spec.identity)
-        if begin_s >= spec.limit_s:
-            raise CheckpointError(
-                f"{place}: is at {begin_s:g} s, and the limit is {spec.limit_s:g} s: expected a later one"
-            )
+        place = latest(config.checkpoints)
+        begin_s, nodes, known = read_run(place, config.links.node_names, config.identity)
+        if begin_s >= limit_s:
+            raise CheckpointError(f"{place}: is at {begin_s:g} s, and the limit is {limit_s:g} s: expected a later one")
         shutil.copyfile(place / TRACE, trace_path)
-    elif spec.checkpoints:
-        forget(spec.checkpoints)
-    with Trace(trace_path, append=spec.resume) as trace:
-        referee = _Referee(task, trace, course.parts.used, stops=spec.stops)
+    elif config.checkpoints:
+        forget(config.checkpoints)
+    with Trace(trace_path, append=config.resume) as trace:
+        referee = _Referee(kit.task, trace, kit.parts.used, stops=config.stops)
         if known:
             referee.load(known)
         while True:
-            until_s = spec.limit_s
-            if spec.checkpoints:
-                until_s = min(until_s, spec.checkpoint_s * (math.floor(begin_s / spec.checkpoint_s + 1e-9) + 1))
-            nodes = course.run(referee, begin_s, until_s, nodes)
-            if referee.over or spec.checkpoints is None:
+            until_s = limit_s
+            if config.checkpoints:
+                until_s = min(until_s, config.checkpoint_s * (math.floor(begin_s / config.checkpoint_s + 1e-9) + 1))
+            nodes = _run_leg(kit, referee, begin_s, until_s, nodes)
+            if referee.over or config.checkpoints is None:
                 break
             begin_s = until_s
             trace.record(CheckpointSaved(at=begin_s))
             trace.flush()
-            write_run(spec.checkpoints, begin_s, nodes, referee.save(), spec.identity, trace=trace_path)
+            write_run(config.checkpoints, begin_s, nodes, referee.save(), config.identity, trace=trace_path)
+        if config.save:
+            referee.write_model(config.save)
 
 
-class _Course:
-    """What all legs of a run have in common."""
+def _run_leg(
+    kit: Kit, referee: "_Referee", begin_s: float, until_s: float, nodes: dict[str, Saved]
+) -> dict[str, Saved]:
+    """Runs a leg of a run.
 
-    def __init__(self, spec: RunSpec, task: Task, members: tuple[str, ...] = ()) -> None:
-        self._spec = spec
-        self._task = task
-        self._strategy = parse_strategy(spec.strategy)
-        self.members = members or spec.network.node_names
-        self.parts = Parts(task, self.members, shards=spec.shards, seed=spec.seed, role=spec.role, faults=spec.faults)
+    Args:
+        kit: what the nodes share.
+        referee: sees all of it.
+        begin_s: when it begins.
+        until_s: when it ends, at the latest.
+        nodes: what the nodes were when the leg before it ended.
 
-    def run(self, referee: "_Referee", begin_s: float, until_s: float, nodes: dict[str, Saved]) -> dict[str, Saved]:
-        """Runs one leg.
+    Returns:
+        what they are now, if there are to be checkpoints: all that are here, each at its last step boundary.
+    """
+    config = kit.config
+    simulation = Simulation(config.links, seed=config.seed, trace=referee, faults=config.faults)
+    states: dict[str, Saved] = dict(nodes)
+    islands = _Islands(kit, referee)
+    has_begun = False
+    referee.begin(simulation, last=config.limit_s is None or until_s >= config.limit_s)
 
-        Args:
-            referee: sees all of it.
-            begin_s: when it begins.
-            until_s: when it ends, at the latest.
-            nodes: what the nodes were when the one before it ended.
+    async def program(world: SimWorld) -> None:
+        nonlocal has_begun
 
-        Returns:
-            what they are now, if there are to be checkpoints: all that are here, each at its last step boundary.
-        """
-        spec, task = self._spec, self._task
-        simulation = Simulation(spec.network, seed=spec.seed, trace=referee, faults=spec.faults)
-        states: dict[str, Saved] = dict(nodes)
-        referee.begin(simulation, last=until_s >= spec.limit_s)
+        def remember(save: Callable[[], Saved]) -> None:
+            states[world.name] = save()
 
-        async def program(world: SimWorld) -> None:
-            replica = self.parts.replica(world)
-            if not referee.replicas and world.now == 0:
-                world.record(self.parts.started(spec.strategy, replica.size))
-            referee.replicas[world.name] = replica
-            resume = nodes.get(world.name) if world.now == begin_s else None
-            if resume is None:
+        at_boundary = remember if config.checkpoints else None
+        node = build_node(world, kit, at_boundary=at_boundary, seated=islands.seated)
+        if not has_begun and world.now == 0:
+            for event in node.opening():
+                world.record(event)
+        has_begun = True
+        if isinstance(node, ReplicaNode):
+            referee.replicas[world.name] = node
+            if world.now != begin_s:
                 states.pop(world.name, None)  # what it was before it crashed is gone
+        if world.name in nodes:
+            node.load(nodes[world.name], anew=world.now != begin_s)
+        await node.run()
 
-            def remember(save: Callable[[], Saved]) -> None:
-                states[world.name] = save()
-
-            await train(
-                replica,
-                task,
-                self._strategy,
-                resume=resume,
-                at_boundary=remember if spec.checkpoints else None,
-            )
-
-        simulation.run(program, limit_s=until_s, begin_s=begin_s)
-        return {name: saved for name, saved in states.items() if name not in simulation.crashed}
+    simulation.run(program, limit_s=until_s, begin_s=begin_s)
+    return {name: saved for name, saved in states.items() if name not in simulation.crashed}
 
 
-class _IslandCourse(_Course):
-    """The same where islands hold the model."""
+class _Islands:
+    """The islands of a leg as whole models: in simulation somebody can see all stages at once."""
 
-    def __init__(self, spec: RunSpec, task: Task, layout: Layout | None) -> None:
-        self._layout = layout or lay_out(spec.network, task, parse_islands(spec.islands), seed=spec.seed)
-        super().__init__(spec, task, tuple(self._layout.islands))
+    def __init__(self, kit: Kit, referee: "_Referee") -> None:
+        self._kit = kit
+        self._referee = referee
+        self._whole: dict[tuple[str, ...], Assembly] = {}
 
-    def run(self, referee: "_Referee", begin_s: float, until_s: float, nodes: dict[str, Saved]) -> dict[str, Saved]:
-        spec, task, layout = self._spec, self._task, self._layout
-        simulation = Simulation(spec.network, seed=spec.seed, trace=referee, faults=spec.faults)
-        states: dict[str, Saved] = dict(nodes)
-        referee.begin(simulation, last=until_s >= spec.limit_s)
-        whole: dict[tuple[str, ...], Assembly] = {}
-        begun: list[str] = []
-
-        def seated(world: World, order: tuple[str, ...], layers: nn.Module) -> Assembly:
-            """The whole model of a node's island; of the one that it was in before there is none any more."""
-            for old in [each for each in whole if world.name in each and each != order]:
-                if referee.replicas.get(old[-1]) is whole.pop(old):
-                    del referee.replicas[old[-1]]
-            assembly = whole.setdefault(order, Assembly(order, self.parts.tester, rising=task.rising))
-            assembly.put(world, layers)
-            if assembly.is_whole:
-                referee.replicas[order[-1]] = assembly
-            return assembly
-
-        async def program(world: SimWorld) -> None:
-            lesson = TaskLesson(task, self.parts, seed=spec.seed)
-            if not begun and world.now == 0:
-                world.record(self.parts.started(spec.strategy, lesson.size))
-                world.record(layout.formed())
-            begun.append(world.name)
-
-            def remember(save: Callable[[], Saved]) -> None:
-                states[world.name] = save()
-
-            node = IslandNode(
-                world,
-                layout.survey,
-                layout.settings,
-                lesson,
-                self._strategy,
-                first=Settlement.first(layout),
-                seated=seated,
-                at_boundary=remember if spec.checkpoints else None,
-            )
-            if world.name in nodes and world.now == begin_s:
-                node.load(nodes[world.name])
-            elif world.name in nodes:  # it has crashed since, and has what it wrote before
-                node.stock.shelve(nodes[world.name]["layers"].tobytes())
-            await node.run()
-
-        simulation.run(program, limit_s=until_s, begin_s=begin_s)
-        return {name: saved for name, saved in states.items() if name not in simulation.crashed}
-
-
-def check_device(name: str) -> str:
-    """Refuses a device that is not here.  On a GPU, kernels that give the same bytes each time are chosen."""
-    try:
-        torch.empty(0, device=name)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise TaskError(f"device {name!r}: torch cannot compute there ({reason}); cpu always works") from None
-    torch.backends.cudnn.deterministic = True
-    return name
+    def seated(self, world: World, order: tuple[str, ...], layers: nn.Module) -> Assembly:
+        """The whole model of a node's island; of the one that it was in before there is none any more."""
+        whole, replicas = self._whole, self._referee.replicas
+        for old in [each for each in whole if world.name in each and each != order]:
+            if replicas.get(old[-1]) is whole.pop(old):
+                del replicas[old[-1]]
+        assembly = whole.setdefault(order, Assembly(order, self._kit.parts.tester, rising=self._kit.task.rising))
+        assembly.put(world, layers)
+        if assembly.is_whole:
+            replicas[order[-1]] = assembly
+        return assembly
 
 
 class _Judged(Protocol):
@@ -348,6 +237,14 @@ class _Referee:
             measure = self._task.test_finally(replica.model)
             if measure is not None:
                 self._trace.record(FinalTested(at=now, node=name, measure=measure))
+
+    def write_model(self, path: Path) -> None:
+        """Writes the model of the first node, or island, that is here."""
+        assert self._simulation is not None
+        here = [name for name in self.replicas if name not in self._simulation.crashed]
+        if not here:
+            raise TaskError(f"{path}: there is no model to write: no node is left")
+        safetensors.torch.save_model(self.replicas[here[0]].model, str(path))
 
     def _test_mean(self, now: float) -> None:
         """In simulation somebody can see all replicas at once."""

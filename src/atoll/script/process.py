@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+from atoll.config import RunConfig
 from atoll.runs.emulated_node import slowness
 from atoll.script.launch import Launch, launch
 from atoll.world.faults import parse_faults
@@ -29,7 +30,7 @@ def run_script(path: str, arguments: list[str]) -> None:
 
 
 def _run(file: NodeFile) -> None:
-    settings = file.settings
+    settings, config = file.settings, RunConfig.from_dict(file.settings["config"])
 
     @contextlib.asynccontextmanager
     async def open_here(_: str) -> AsyncIterator[LiveWorld]:
@@ -38,12 +39,10 @@ def _run(file: NodeFile) -> None:
             await begin()
             yield world
 
-    place = Launch(
-        open_world=open_here, strategy=settings["strategy"], task=settings["task"], alone=len(file.names) == 1
-    )
+    place = Launch(open_world=open_here, strategy=config.strategy, task=config.task, alone=len(file.names) == 1)
     launch(place)
     signal.signal(signal.SIGTERM, _leave)
-    run_script(file.program, settings["arguments"])
+    run_script(file.program, list(config.script[1:]))
 
 
 def _leave(*_: Any) -> None:

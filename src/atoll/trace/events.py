@@ -16,6 +16,7 @@ __all__ = [
     "EpochEnded",
     "Event",
     "EventsLost",
+    "ExamplesUsed",
     "Exchanged",
     "FaultChanged",
     "FinalTested",
@@ -228,6 +229,14 @@ class DataUsed(Event):
     least: int
     mean: float
     most: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExamplesUsed(Event):
+    """How often one node has used each training example: 64-bit numbers, compressed, in base 64."""
+
+    node: str
+    counts: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

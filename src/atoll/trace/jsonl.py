@@ -11,12 +11,12 @@ does not know are skipped.
 
 import dataclasses
 import json
-import types
-import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, Self, TextIO
+
+import msgspec
 
 from atoll.errors import TraceError
 from atoll.trace.events import Event
@@ -151,47 +151,7 @@ def _decode(line: str, where: str) -> Event | None:
     made = Event.kinds.get(kind)
     if made is None:
         return None
-    missing = [name for name in _required(kind) if name not in values]
-    if missing:
-        raise TraceError(f"trace {where}: event {kind!r} has no {missing[0]!r}")
     try:
-        return made(**{name: read(values[name]) for name, read in _readers(kind).items() if name in values})
-    except (TypeError, ValueError) as error:
+        return msgspec.convert(values, made)
+    except msgspec.ValidationError as error:
         raise TraceError(f"trace {where}: event {kind!r}: {error}") from None
-
-
-@cache
-def _readers(kind: str) -> dict[str, Callable[[Any], Any]]:
-    hints = typing.get_type_hints(Event.kinds[kind])
-    return {name: _reader(hints[name]) for name in _names(kind)}
-
-
-@cache
-def _required(kind: str) -> tuple[str, ...]:
-    """The fields without a default: a trace may be older than the others."""
-    fields = dataclasses.fields(Event.kinds[kind])
-    missing = dataclasses.MISSING
-    return tuple(each.name for each in fields if each.default is missing and each.default_factory is missing)
-
-
-def _reader(hint: Any) -> Callable[[Any], Any]:
-    """Turns what JSON gives into what a field is declared as, or raises `TypeError`."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is tuple:
-        inner = _reader(arguments[0])
-        return lambda value: tuple(inner(each) for each in value)
-    if origin is dict:
-        inner = _reader(arguments[1])
-        return lambda value: {key: inner(each) for key, each in value.items()}
-    if origin is types.UnionType:
-        inner = _reader(next(each for each in arguments if each is not types.NoneType))
-        return lambda value: None if value is None else inner(value)
-
-    def read(value: Any) -> Any:
-        if hint is float and type(value) is int:
-            return float(value)
-        if type(value) is not hint:
-            raise TypeError(f"expected {hint.__name__}, found {value!r}")
-        return value
-
-    return read

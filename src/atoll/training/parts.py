@@ -1,13 +1,15 @@
 """Parts: what each node of a run gets, the same in every world: its examples, its model, its optimiser."""
 
+import base64
 import hashlib
+import zlib
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
 from atoll.errors import TaskError
-from atoll.trace import DataUsed, TrainingStarted
+from atoll.trace import DataUsed, ExamplesUsed, TrainingStarted
 from atoll.training.batches import Batches
 from atoll.training.damage import Harm
 from atoll.training.replica import TrainedReplica
@@ -17,7 +19,7 @@ from atoll.vectors import Vector
 from atoll.world.base import World
 from atoll.world.faults import Fault
 
-__all__ = ["Parts", "Tester", "data_used"]
+__all__ = ["Parts", "Tester", "data_used", "examples_used", "read_used"]
 
 
 class Parts:
@@ -128,3 +130,13 @@ def data_used(used: NDArray[np.int64], at: float) -> DataUsed:
         mean=float(used.mean()),
         most=int(used.max()),
     )
+
+
+def examples_used(used: NDArray[np.int64], at: float, node: str) -> ExamplesUsed:
+    """How often a node has used each example."""
+    return ExamplesUsed(at=at, node=node, counts=base64.b64encode(zlib.compress(used.astype("<i8").tobytes())).decode())
+
+
+def read_used(event: ExamplesUsed) -> NDArray[np.int64]:
+    """What `examples_used` was given."""
+    return np.frombuffer(zlib.decompress(base64.b64decode(event.counts)), dtype="<i8").astype(np.int64)

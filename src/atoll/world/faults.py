@@ -140,7 +140,11 @@ def parse_faults(text: str, names: Sequence[str], *, where: str = "faults") -> t
         raise FaultError(f"{where}: not TOML: {error}") from None
     for key in found.keys() - {"fault"}:
         raise FaultError(f"{where}: there is no key {key!r} here; expected [[fault]] tables")
-    tables = found.get("fault", [])
+    return read_faults(found.get("fault", []), names, where=where)
+
+
+def read_faults(tables: Any, names: Sequence[str], *, where: str = "faults") -> tuple[Fault, ...]:
+    """The `[[fault]]` tables of a script."""
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise FaultError(f"{where}: expected [[fault]] tables, in double brackets")
     return tuple(_fault(table, names, f"{where}, fault {number}") for number, table in enumerate(tables, 1))

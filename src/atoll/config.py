@@ -1,0 +1,238 @@
+"""The configuration of a run: everything that it depends on, in one value that can be written and read.
+
+    network = "triangle"
+    task = "digits"
+    strategy = "allreduce:every=8"
+
+is a whole one, in TOML; docs/config.md lists all keys.  `atoll run FILE` repeats the run of a file, and every run
+writes the file that repeats it.
+"""
+
+import dataclasses
+import hashlib
+import json
+import tomllib
+import typing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from atoll.errors import ConfigError, nearest
+from atoll.islands.settings import IslandSettings, parse_islands
+from atoll.network import Network, load_network
+from atoll.strategies import Strategy, parse_strategy
+from atoll.training.checkpoint import Identity
+from atoll.training.shards import parse_shards
+from atoll.world.faults import Fault, read_faults
+
+__all__ = ["Role", "RunConfig", "World", "is_config"]
+
+World = Literal["sim", "emulate", "live"]
+Role = Literal["strategy", "ideal", "perfect"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """Everything that a run depends on."""
+
+    network: Network | None = None
+    """Nodes and links, of simulated and emulated runs."""
+    world: World = "sim"
+    task: str = "digits"
+    """What is learned."""
+    data: Path | None = None
+    """Where its data is, if it needs any."""
+    strategy: str = ""
+    """How nodes talk; empty: what the script says."""
+    shards: str = "dirichlet:0.3"
+    """How examples are dealt out."""
+    seed: int = 0
+    limit_s: float | None = None
+    """How long it may take; twenty times the ideal if left out."""
+    role: Role = "strategy"
+    """What a run of a comparison is for: `ideal` and `perfect` ones are on perfect links."""
+    device: str = "cpu"
+    """Where torch computes; it changes no virtual time."""
+    faults: tuple[Fault, ...] = ()
+    """What is done to nodes and links."""
+    stops: bool = True
+    """Whether the run ends when the target is reached; else it goes on until the limit."""
+    checkpoints: Path | None = None
+    """A folder: every node's state is kept there (live: a file, with this node's)."""
+    checkpoint_s: float = 60.0
+    """How often."""
+    resume: bool = False
+    """Whether to go on from the last one."""
+    save: Path | None = None
+    """A file: the model is written there at the end (safetensors)."""
+    script: tuple[str, ...] = ()
+    """A user's own script and its arguments, instead of a task."""
+    islands: str = ""
+    """Which nodes hold the model together (`parse_islands`); empty: every node holds all of it."""
+    seats: int = 16
+    """How many machines may take part in a live run at one time."""
+
+    def __post_init__(self) -> None:
+        if self.world not in typing.get_args(World):
+            raise ConfigError(f"there is no world {self.world!r}; {nearest(self.world, typing.get_args(World))}")
+        if self.strategy:
+            parse_strategy(self.strategy)
+        if not self.script:
+            parse_shards(self.shards)
+        if self.network and self.network.name.startswith("odticn") and self.task == "mnist":
+            object.__setattr__(self, "task", "mnist-plain")  # as odticn trained it
+        if self.islands:
+            parse_islands(self.islands)
+        if self.limit_s is not None and not self.limit_s > 0:
+            raise ConfigError(f"limit_s: expected seconds above 0, not {self.limit_s:g}")
+        if not self.checkpoint_s > 0:
+            raise ConfigError(f"checkpoint_s: expected seconds above 0, not {self.checkpoint_s:g}")
+
+    @property
+    def links(self) -> Network:
+        """The network as this run sees it: perfect where it is to be compared with."""
+        if self.network is None:
+            raise ConfigError("a run in simulation, or on an emulated network, needs a network: say which")
+        return self.network if self.role == "strategy" else self.network.perfected()
+
+    @property
+    def talk(self) -> Strategy:
+        """How nodes talk."""
+        return parse_strategy(self.strategy)
+
+    @property
+    def island_settings(self) -> IslandSettings | None:
+        """How islands hold the model; `None`: every node holds all of it, as in the ideal."""
+        return parse_islands(self.islands) if self.islands and self.role != "ideal" else None
+
+    @property
+    def identity(self) -> Identity:
+        """What a checkpoint of it must agree with."""
+        found: Identity = {
+            "task": self.task,
+            "strategy": self.strategy,
+            "shards": self.shards,
+            "seed": self.seed,
+            "islands": self.islands,
+        }
+        if self.network is None:
+            return {**found, "seats": self.seats}
+        network = hashlib.blake2b(repr(self.links).encode(), digest_size=8).hexdigest()
+        return {
+            **found,
+            "network": f"{self.network.name} {network}",
+            "faults": "\n".join(fault.as_toml() for fault in self.faults),
+            "checkpoint every": self.checkpoint_s,
+        }
+
+    @property
+    def label(self) -> str:
+        """What to call it while it runs."""
+        what = {"ideal": "the ideal", "perfect": f"{self.strategy} on perfect links"}.get(self.role, self.strategy)
+        return f"{what}, seed {self.seed}"
+
+    @property
+    def file_name(self) -> str:
+        """A name for its trace."""
+        what = f"{self.strategy}.{self.islands}" if self.islands else self.strategy
+        safe = "".join(c if c.isalnum() or c in "=.-" else "_" for c in what)
+        return f"{self.role}.{safe}.seed{self.seed}.jsonl"
+
+    # Files ---
+
+    def as_dict(self) -> dict[str, Any]:
+        """What differs from the defaults, in what JSON and TOML have; the network by its name or file."""
+        found: dict[str, Any] = {}
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if value == field.default or field.name == "faults":
+                continue
+            if isinstance(value, Path):
+                value = str(value.resolve())
+            elif isinstance(value, Network):
+                value = value.origin
+            found[field.name] = list(value) if isinstance(value, tuple) else value
+        if self.faults:
+            found["fault"] = tomllib.loads("\n".join(fault.as_toml() for fault in self.faults))["fault"]
+        return found
+
+    @classmethod
+    def from_dict(
+        cls, found: dict[str, Any], where: str = "configuration", *, network: Network | None = None
+    ) -> "RunConfig":
+        """What `as_dict` gave.
+
+        Args:
+            found: keys and values.
+            where: the first words of errors.
+            network: instead of what is named there.
+        """
+        values = dict(found)
+        faults, named = values.pop("fault", []), values.pop("network", "")
+        known = [field.name for field in dataclasses.fields(cls)]
+        for key in values:
+            if key not in known or key == "faults":
+                raise ConfigError(f"{where}: there is no key {key!r}; {nearest(key, ['network', 'fault', *known])}")
+        if network is None and named:
+            network = load_network(named)
+        try:
+            config = msgspec.convert(values, cls, dec_hook=_read_path)
+        except msgspec.ValidationError as error:
+            raise ConfigError(f"{where}: {error}") from None
+        names = network.node_names if network else ()
+        return dataclasses.replace(config, network=network, faults=read_faults(faults, names, where=where))
+
+    def as_toml(self) -> str:
+        """The file that repeats it."""
+        found = self.as_dict()
+        faults = found.pop("fault", [])
+        lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in found.items()]
+        text = "\n".join([*lines, ""])
+        return "\n".join([text, *(fault.as_toml() for fault in self.faults)]) if faults else text
+
+    def write(self, path: Path) -> None:
+        """Writes the file that repeats it.  A network that was made in code has no name to write down."""
+        note = "" if self.network is None or self.network.origin else "# Its network was made in code.\n"
+        path.write_text(f"# `atoll run` with this file repeats the run.\n{note}{self.as_toml()}", encoding="utf-8")
+
+    @classmethod
+    def read(cls, path: Path) -> "RunConfig":
+        """The configuration of a file, TOML or JSON; paths in it are seen from where it is."""
+        found = _load(path)
+        if found is None:
+            raise ConfigError(f"{path}: expected TOML or JSON, as in docs/config.md")
+        for key in ("data", "checkpoints", "save"):
+            if isinstance(found.get(key), str):
+                found[key] = str(path.parent / found[key])
+        network = found.get("network")
+        if isinstance(network, str) and network.endswith(".toml"):
+            found["network"] = str(path.parent / network)
+        script = found.get("script")
+        if isinstance(script, list) and script and isinstance(script[0], str):
+            found["script"] = [str(path.parent / script[0]), *script[1:]]
+        return cls.from_dict(found, str(path))
+
+
+def _read_path(kind: type, value: Any) -> Path:
+    if kind is not Path or not isinstance(value, str):
+        raise ValueError(f"expected a text, not {value!r}")
+    return Path(value)
+
+
+def is_config(path: Path) -> bool:
+    """Whether a file is a configuration, and not the network of one."""
+    found = _load(path)
+    return found is not None and bool({"network", "strategy", "script"} & found.keys())
+
+
+def _load(path: Path) -> dict[str, Any] | None:
+    try:
+        text = path.read_text(encoding="utf-8")
+        found = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None

@@ -1,0 +1,306 @@
+"""The composition root: what a node of a run is made of, in every world.
+
+    kit = Kit(config, members)          what the nodes of a process share
+    node = build_node(world, kit)       one of them
+    await node.run()
+
+A simulation has many nodes and one kit; elsewhere a process has one node.
+"""
+
+import abc
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import nn
+
+from atoll.config import RunConfig
+from atoll.errors import CheckpointError, TaskError
+from atoll.islands.curriculum import TaskLesson
+from atoll.islands.layout import Layout, lay_out
+from atoll.islands.live import Shelf, at_work, open_node
+from atoll.islands.node import IslandNode, Seated
+from atoll.islands.settlement import Settlement
+from atoll.state import Saved
+from atoll.strategies import Quantity
+from atoll.trace import Event, FinalTested
+from atoll.training.keeper import Keeper
+from atoll.training.loop import train
+from atoll.training.parts import Parts, examples_used
+from atoll.training.task import Examples, Task
+from atoll.training.tasks import load_task
+from atoll.vectors import Vector
+from atoll.world.base import World
+from atoll.world.faults import Fault
+from atoll.world.live.world import LiveWorld
+
+__all__ = ["Boundary", "Kit", "Node", "build_node", "check_device", "until_the_end"]
+
+Boundary = Callable[[Callable[[], Saved]], Awaitable[None] | None]
+"""Called after every step, with what gives the node's state at that moment; the next step waits for what it returns."""
+
+
+class Kit:
+    """What all nodes of a run in one process share: the task, its examples, the strategy, the layout of islands.
+
+    Args:
+        config: of the run.
+        members: all nodes.
+        task: used instead of the one that the configuration names.
+        layout: of islands, used instead of the one that follows from the network.
+        facts: what is known of machines and links, where there is no network to be seen.
+        faults: machines may compute wrongly; what the configuration says if left out.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        members: tuple[str, ...],
+        *,
+        task: Task | None = None,
+        layout: Layout | None = None,
+        facts: dict[str, Any] | None = None,
+        faults: tuple[Fault, ...] | None = None,
+    ) -> None:
+        self.config = config
+        self.task = (task or load_task(config.task, config.data)).to(check_device(config.device))
+        self.strategy = config.talk
+        self.settings = config.island_settings
+        if self.settings and layout is None and (facts or config.network):
+            layout = lay_out(facts or config.links, self.task, self.settings, seed=config.seed)
+        self.layout = layout
+        self.parts = Parts(
+            self.task,
+            tuple(layout.islands) if layout else members,
+            shards=config.shards,
+            seed=config.seed,
+            role=config.role,
+            faults=config.faults if faults is None else faults,
+        )
+
+
+class Node(abc.ABC):
+    """A node of a run."""
+
+    def __init__(self, world: World, kit: Kit) -> None:
+        self.world = world
+        self._kit = kit
+
+    @property
+    @abc.abstractmethod
+    def size(self) -> int:
+        """How many parameters the whole model has."""
+
+    def opening(self, at: float = 0.0) -> list[Event]:
+        """What the trace says first."""
+        started = self._kit.parts.started(self._kit.config.strategy, self.size, at=at)
+        return [started, self._kit.layout.formed()] if self._kit.layout else [started]
+
+    @abc.abstractmethod
+    def load(self, saved: Saved, *, anew: bool = False) -> None:
+        """Goes on from a state, unless it has crashed since, and begins anew."""
+
+    @abc.abstractmethod
+    async def run(self, *, steps: int | None = None, save: Path | None = None) -> None:
+        """Trains until cancelled, or for so many steps.
+
+        Args:
+            steps: how many.
+            save: where the model goes at the end.
+        """
+
+    async def closing(self) -> list[Event]:
+        """What the trace says last: the final test, and which examples were used."""
+        world, task, at = self.world, self._kit.task, self.world.now
+        events: list[Event] = [examples_used(self._kit.parts.used, at, world.name)]
+        measure = await world.aside(lambda: self._test_finally(task))
+        if measure is not None:
+            events.insert(0, FinalTested(at=at, node=world.name, measure=measure))
+        return events
+
+    @abc.abstractmethod
+    def _test_finally(self, task: Task) -> float | None:
+        """What the task tests at the end; `None` where it tests nothing, or this node has no whole model."""
+
+
+class ReplicaNode(Node):
+    """A node that holds all of the model."""
+
+    def __init__(self, world: World, kit: Kit, *, at_boundary: Boundary | None, keeper: Keeper | None) -> None:
+        super().__init__(world, kit)
+        self.replica = kit.parts.replica(world)
+        self._at_boundary = at_boundary or (keeper.at_boundary if keeper else None)
+        self._keeper = keeper
+        self._resume: Saved | None = None
+
+    @property
+    def size(self) -> int:
+        return self.replica.size
+
+    @property
+    def model(self) -> nn.Module:
+        return self.replica.model
+
+    def read(self, quantity: Quantity) -> Vector:
+        return self.replica.read(quantity)
+
+    def write(self, quantity: Quantity, values: Vector) -> None:
+        self.replica.write(quantity, values)
+
+    def test(self) -> float:
+        return self.replica.test()
+
+    def load(self, saved: Saved, *, anew: bool = False) -> None:
+        self._resume = None if anew else saved
+
+    async def run(self, *, steps: int | None = None, save: Path | None = None) -> None:
+        try:
+            await train(
+                self.replica,
+                self._kit.task,
+                self._kit.strategy,
+                steps=steps,
+                resume=self._resume,
+                at_boundary=self._at_boundary,
+            )
+        except ExceptionGroup as group:
+            refused = group.subgroup(CheckpointError)
+            raise (refused.exceptions[0] if refused else group) from None
+        finally:
+            if self._keeper:
+                await self._keeper.finish()
+            if save:
+                safetensors.torch.save_model(self.replica.model, str(save))
+
+    def _test_finally(self, task: Task) -> float | None:
+        return task.test_finally(self.replica.model)
+
+
+class StageNode(Node):
+    """A node of an island, which holds some layers of the model.  Over real links it first finds out what its machine
+    and its links are like.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        kit: Kit,
+        *,
+        at_boundary: Boundary | None,
+        seated: Seated,
+        shelf: Shelf | None,
+        memory: float | None,
+    ) -> None:
+        super().__init__(world, kit)
+        self._lesson = TaskLesson(kit.task, kit.parts, seed=kit.config.seed)
+        self._shelf = shelf
+        self._memory = memory
+        self._node: IslandNode | None = None
+        if kit.layout:
+            self._node = IslandNode(
+                world,
+                kit.layout.survey,
+                kit.layout.settings,
+                self._lesson,
+                kit.strategy,
+                first=Settlement.first(kit.layout),
+                seated=seated,
+                at_boundary=at_boundary,
+            )
+
+    @property
+    def size(self) -> int:
+        return self._lesson.size
+
+    def load(self, saved: Saved, *, anew: bool = False) -> None:
+        assert self._node is not None, "only where islands are laid out"
+        if anew:
+            self._node.stock.shelve(saved["layers"].tobytes())  # it has what it wrote before
+        else:
+            self._node.load(saved)
+
+    async def run(self, *, steps: int | None = None, save: Path | None = None) -> None:
+        if self._node is None:
+            self._node = await self._measured()
+        elif steps is None and self._shelf is None and save is None:
+            await self._node.run()
+            return
+        async with at_work(self._node, self._shelf) as working:
+            try:
+                await working.until(steps)
+            finally:
+                if save:
+                    model = self._lesson.build()
+                    await self._node.collect(model)
+                    safetensors.torch.save_model(model, str(save))
+
+    async def _measured(self) -> IslandNode:
+        assert isinstance(self.world, LiveWorld)
+        kit, settings = self._kit, self._kit.settings
+        assert settings is not None
+        examples = kit.task.train
+        example = Examples(examples.inputs[: kit.task.batch], examples.targets[: kit.task.batch])
+        return await open_node(self.world, self._lesson, example, settings, kit.strategy, memory=self._memory)
+
+    def _test_finally(self, task: Task) -> float | None:  # noqa: ARG002 - it has no whole model
+        return None
+
+
+def build_node(
+    world: World,
+    kit: Kit,
+    *,
+    at_boundary: Boundary | None = None,
+    seated: Seated = lambda *_: None,
+    keep: Path | None = None,
+    memory: float | None = None,
+) -> Node:
+    """One node of a run.
+
+    Args:
+        world: where it is.
+        kit: what it shares with others in this process.
+        at_boundary: called after every step.
+        seated: told when a node of an island takes a seat.
+        keep: a file in which it keeps its state, and from which it goes on if it is there.
+        memory: bytes that an island may use of this machine; what the settings say, or what is free, if left out.
+    """
+    identity = kit.config.identity
+    if kit.settings:
+        shelf = Shelf(keep, {"task": identity["task"], "seed": identity["seed"]}) if keep else None
+        return StageNode(world, kit, at_boundary=at_boundary, seated=seated, shelf=shelf, memory=memory)
+    keeper = Keeper(keep, {**identity, "node": world.name}, world) if keep else None
+    node = ReplicaNode(world, kit, at_boundary=at_boundary, keeper=keeper)
+    saved = keeper.load() if keeper else None
+    if saved:
+        node.load(saved)
+    return node
+
+
+async def until_the_end(node: Node, *, steps: int | None = None, save: Path | None = None) -> None:
+    """Trains until cancelled, or for so many steps; then records what there is to say at the end."""
+    try:
+        await node.run(steps=steps, save=save)
+    except asyncio.CancelledError:
+        await _close(node)
+        raise
+    await _close(node)
+
+
+async def _close(node: Node) -> None:
+    for event in await node.closing():
+        node.world.record(event)
+
+
+def check_device(name: str) -> str:
+    """Refuses a device that is not here.  On a GPU, kernels that give the same bytes each time are chosen."""
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise TaskError(f"device {name!r}: torch cannot compute there ({reason}); cpu always works") from None
+    torch.backends.cudnn.deterministic = True
+    return name
