@@ -4,6 +4,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import networkx as nx
 import pytest
 
 import atoll
@@ -120,6 +121,45 @@ def violations(path: Path, text: str) -> list[str]:
     return found
 
 
+LONGEST = 400
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_no_file_is_too_long(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= LONGEST
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(SOURCE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def file_imports(sources: dict[str, str]) -> dict[str, set[str]]:
+    """Which files import which, those behind `TYPE_CHECKING` and inside functions too."""
+    trees = {name: ast.parse(text) for name, text in sources.items()}
+    return {name: {each for each in imports(tree) if each in trees and each != name} for name, tree in trees.items()}
+
+
+def circles(found: dict[str, set[str]]) -> list[list[str]]:
+    graph = nx.DiGraph([(name, other) for name, others in found.items() for other in others])
+    return [sorted(each) for each in nx.strongly_connected_components(graph) if len(each) > 1]
+
+
+def test_files_import_one_way() -> None:
+    sources = {module_name(path): path.read_text() for path in MODULES if path.name != "__init__.py"}
+    assert circles(file_imports(sources)) == []
+
+
+def test_a_circle_is_found_wherever_it_hides() -> None:
+    hidden = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from atoll.x.b import B"
+    assert circles(file_imports({"atoll.x.a": hidden, "atoll.x.b": "from atoll.x.a import A"})) == [
+        ["atoll.x.a", "atoll.x.b"]
+    ]
+    inside = "def f():\n    from atoll.x.b import B"
+    assert circles(file_imports({"atoll.x.a": inside, "atoll.x.b": "import atoll.x.a"})) != []
+    assert circles(file_imports({"atoll.x.a": "from atoll.x.b import B", "atoll.x.b": ""})) == []
+
+
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
 def test_rules(path: Path) -> None:
     assert part(path) in [*ORDER, "__init__"], "a new part: say in ORDER where it stands"
@@ -148,51 +188,62 @@ def test_seeded_generators_are_allowed() -> None:
     assert violations(SOURCE / "network" / "x.py", "import random\nrandom.Random(3)") == []
 
 
-def test_tests_mirror_the_source() -> None:
+COVERED_BY = {
+    "__main__.py": "cli/test_app.py",
+    "version.py": "test_packaging.py",
+    "cli/fuzz.py": "fuzz/test_run.py",
+    "cli/node.py": "test_nodes.py",
+    "cli/probe.py": "test_docs.py",
+    "islands/examine.py": "islands/test_node.py",
+    "islands/exchanges.py": "islands/test_node.py",
+    "membership/view.py": "membership/test_group.py",
+    "runs/emulated_node.py": "runs/test_emulated.py",
+    "runs/node.py": "runs/test_emulated.py",
+    "script/agent.py": "script/test_run.py",
+    "script/launch.py": "script/test_joining.py",
+    "script/process.py": "script/test_run.py",
+    "script/replica.py": "script/test_run.py",
+    "strategies/recipes.py": "strategies/test_spec.py",
+    "strategies/replica.py": "training/test_replica.py",
+    "strategies/shared.py": "strategies/test_spec.py",
+    "strategies/talk.py": "training/test_drive.py",
+    "strategies/rounds/driver.py": "strategies/rounds/test_rounds.py",
+    "strategies/rounds/gradients.py": "strategies/rounds/test_rounds.py",
+    "strategies/rounds/models.py": "strategies/rounds/test_here.py",
+    "strategies/rounds/outcome.py": "strategies/rounds/test_rounds.py",
+    "strategies/rounds/parts.py": "strategies/test_spec.py",
+    "training/optimizer_state.py": "script/test_optimizers.py",
+    "training/own.py": "training/test_replica.py",
+    "world/base.py": "world/sim/test_world.py",
+    "world/emulate/enter.py": "world/emulate/test_supervisor.py",
+    "world/emulate/namespaces.py": "world/emulate/test_supervisor.py",
+    "world/emulate/switch.py": "world/emulate/test_supervisor.py",
+    "world/live/carrier.py": "world/live/test_wrong_frames.py",
+    "world/live/hello.py": "world/live/test_wrong_frames.py",
+    "world/live/join.py": "runs/test_live.py",
+    "world/live/listener.py": "world/live/test_strangers.py",
+    "world/live/process.py": "world/emulate/test_supervisor.py",
+    "world/live/registry.py": "runs/test_live.py",
+    "world/live/routes.py": "world/live/test_host.py",
+    "world/live/session.py": "world/live/test_host.py",
+    "world/live/tunnel.py": "world/live/test_wrong_frames.py",
+    "world/live/world.py": "world/live/test_host.py",
+    "world/sim/connection.py": "world/sim/test_links.py",
+    "world/sim/deadlock.py": "world/sim/test_simulation.py",
+    "world/sim/finishes.py": "world/sim/test_links.py",
+    "world/sim/rates.py": "world/sim/test_links.py",
+    "world/sim/reach.py": "world/sim/test_peer.py",
+    "world/sim/wires.py": "world/sim/test_links.py",
+    "world/sim/wiring.py": "world/sim/test_links.py",
+}
+"""Files that are tested through what is built of them, by which test."""
+
+
+def test_every_file_has_a_test() -> None:
     tests = Path(__file__).parent
-    # Tested through what is built of them.
-    untested = {
-        "__main__.py",
-        "version.py",
-        "cli/fuzz.py",  # tests/fuzz/test_run.py
-        "cli/node.py",  # tests/test_nodes.py
-        "cli/probe.py",  # tests/test_docs.py
-        "world/base.py",
-        "world/sim/connection.py",
-        "world/sim/finishes.py",
-        "world/emulate/enter.py",
-        "world/emulate/namespaces.py",
-        "world/emulate/switch.py",
-        "world/live/carrier.py",
-        "world/live/registry.py",
-        "world/live/join.py",
-        "world/live/hello.py",
-        "world/live/process.py",
-        "world/live/session.py",
-        "script/launch.py",
-        "script/process.py",
-        "script/replica.py",
-        "training/own.py",
-        "script/agent.py",
-        "training/optimizer_state.py",
-        "world/live/tunnel.py",
-        "world/live/routes.py",
-        "world/live/world.py",
-        "world/sim/reach.py",
-        "world/sim/deadlock.py",
-        "world/sim/wires.py",
-        "strategies/replica.py",
-        "runs/emulated_node.py",
-        "runs/node.py",  # tests/runs/test_simulated.py, test_emulated.py, test_live.py
-        "training/parts.py",
-        "strategies/talk.py",
-        "strategies/rounds/parts.py",
-        "strategies/rounds/driver.py",
-        "strategies/rounds/models.py",  # tests/strategies/rounds/test_here.py
-        "strategies/rounds/gradients.py",
-        "strategies/recipes.py",
-    }
-    for path in MODULES:
-        if path.name != "__init__.py" and str(path.relative_to(SOURCE)) not in untested:
-            mirrored = tests / path.relative_to(SOURCE).parent / f"test_{path.name}"
-            assert mirrored.exists(), f"{path.name} has no {mirrored.relative_to(tests)}"
+    files = {str(path.relative_to(SOURCE)) for path in MODULES if path.name != "__init__.py"}
+    assert COVERED_BY.keys() <= files, "a file that is gone"
+    for name in sorted(files):
+        own = str(Path(name).parent / f"test_{Path(name).name}")
+        assert (tests / COVERED_BY.get(name, own)).exists(), f"{name} has no {own}, and no other test that names it"
+        assert name not in COVERED_BY or not (tests / own).exists(), f"{name} has a test of its own"

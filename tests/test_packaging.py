@@ -17,7 +17,7 @@ from atoll.cli import main
 from atoll.errors import needs_extra
 
 ROOT = Path(__file__).parents[1]
-CORE = {"cryptography", "networkx", "numpy", "rich", "safetensors", "torch", "typer"}
+CORE = {"cryptography", "msgspec", "networkx", "numpy", "rich", "safetensors", "torch", "typer"}
 
 
 def output(*command: str | Path, folder: Path) -> str:

@@ -11,17 +11,16 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import nn
 from torch.optim import SGD
 
 from atoll.codecs import Dense, parse_codec
 from atoll.islands import Given, Pipeline, Seat, StageModel
-from atoll.islands.pipeline import pack, unpack
+from atoll.islands.wire import pack
 from atoll.network import Network, parse_network
+from atoll.strategies.talk import Talk
 from atoll.trace import Computed, Event, StageReported, Trace, read_trace
-from atoll.training.drive import Background
+from atoll.training.drive import Background, drive
 from atoll.world import Simulation
 from atoll.world.faults import parse_faults
 from atoll.world.sim.world import SimWorld
@@ -93,7 +92,13 @@ def train(
         )
         async with asyncio.TaskGroup() as group:
             background = Background(group)
-            await pipelines[world.name].run(background, updates=updates)
+            pipelines[world.name].start(background)
+            await drive(
+                pipelines[world.name],
+                Talk(),
+                Background(group),
+                goes_on=lambda: updates is None or stage.updates < updates,
+            )
             await world.sleep(1.0)
             background.cancel()
 
@@ -195,7 +200,8 @@ def test_what_comes_twice_or_from_nowhere_is_dropped(tmp_path: Path) -> None:
             pipeline = Pipeline(world, place, stage, loss=nn.functional.cross_entropy)
             async with asyncio.TaskGroup() as group:
                 background = Background(group)
-                await pipeline.run(background, updates=3)
+                pipeline.start(background)
+                await drive(pipeline, Talk(), Background(group), goes_on=lambda: stage.updates < 3)
                 await world.sleep(5.0)
                 background.cancel()
             assert stage.updates == 3
@@ -236,26 +242,3 @@ def test_what_is_sent_may_be_rounded(tmp_path: Path, name: str) -> None:
         assert not torch.equal(one, other)
         if "topk" not in name:
             torch.testing.assert_close(one, other, rtol=0.05, atol=0.02)
-
-
-@given(st.sampled_from(["dense", "bf16", "int8", "topk/0.3", "randk/0.5"]), st.lists(st.integers(1, 7), max_size=3))
-def test_what_travels_is_what_was_sent(name: str, shape: list[int]) -> None:
-    wire = parse_codec(name)
-    values = torch.randn(shape, generator=torch.Generator().manual_seed(1))
-    came = unpack(pack(values, wire, 3), wire, 3)
-    assert came.shape == values.shape
-    if name == "dense":
-        assert torch.equal(came, values)
-    half = values.to(torch.bfloat16)
-    assert unpack(pack(half, wire, 3), wire, 3).dtype == torch.bfloat16
-    whole = torch.arange(6).view(2, 3)
-    assert torch.equal(unpack(pack(whole, wire, 3), wire, 3), whole)
-    coded = pack(values, wire, 3)
-    for wrong in (
-        {**coded, "shape": torch.tensor([*shape, 40])},
-        {**coded, "shape": torch.tensor([*shape, -1])},
-        {**coded, "coded": coded["coded"][:-1]},
-        {**coded, "coded": coded["coded"].float()},
-    ):
-        with pytest.raises(ValueError, match="bytes for"):
-            unpack(wrong, wire, 3)

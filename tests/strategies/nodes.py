@@ -11,7 +11,7 @@ from atoll.fuzz import Numbers as FuzzNumbers
 from atoll.network import Network
 from atoll.strategies import Strategy
 from atoll.trace import Recorder
-from atoll.training.drive import Background, drive
+from atoll.training.drive import Background, Local, drive
 from atoll.world import IDEAL, Physics, Simulation
 from atoll.world.base import World
 from atoll.world.faults import parse_faults
@@ -82,7 +82,7 @@ def run_strategy(
         async with asyncio.TaskGroup() as group:
             background = Background(group)
             talk.start(background)
-            await drive(replica, talk, background, goes_on=lambda: replica.steps < steps, boundary=boundary)
+            await drive(Local(replica), talk, background, goes_on=lambda: replica.steps < steps, boundary=boundary)
 
     faults = parse_faults(script, members)
     Simulation(net, seed=seed, physics=physics, trace=trace, faults=faults).run(program)

@@ -5,7 +5,7 @@ import asyncio
 import numpy as np
 
 from atoll.strategies import Talk
-from atoll.training.drive import Background, drive
+from atoll.training.drive import Background, Local, drive
 from atoll.world import Simulation
 from atoll.world.sim.world import SimWorld
 from tests.strategies.nodes import VectorReplica
@@ -38,7 +38,7 @@ def test_the_order_of_a_step_and_that_nothing_is_left_running() -> None:
                 told.append(f"boundary at {world.now:g} s, {len(background)} running{', merged' if merged else ''}")
 
             talk = Listening(replica)
-            await drive(replica, talk, background, goes_on=lambda: replica.steps < 2, boundary=boundary)
+            await drive(Local(replica), talk, background, goes_on=lambda: replica.steps < 2, boundary=boundary)
 
     simulation = Simulation(NET)
     simulation.run(program)

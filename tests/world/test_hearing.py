@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from atoll.strategies import parse_strategy
 from atoll.trace import MessageRefused
-from atoll.training.drive import Background, drive
+from atoll.training.drive import Background, Local, drive
 from atoll.world import Physics, Simulation
 from atoll.world.base import Lane, Message
 from atoll.world.hearing import hear
@@ -91,7 +91,7 @@ def test_nonsense(strategy: str) -> None:
         async with asyncio.TaskGroup() as group:
             background = Background(group)
             talk.start(background)
-            await drive(replica, talk, background, goes_on=lambda: replica.steps < 60)
+            await drive(Local(replica), talk, background, goes_on=lambda: replica.steps < 60)
             steps[world.name] = replica.steps
             ends.append(replica.values.sum(dtype=np.float64))
 

@@ -27,7 +27,7 @@ from atoll.fuzz.replicas import Drawn, Joining, Witness
 from atoll.jobs import do_all
 from atoll.strategies import parse_strategy
 from atoll.strategies.talk import Talk
-from atoll.training.drive import Background, drive
+from atoll.training.drive import Background, Local, drive
 from atoll.world import Physics, Simulation
 from atoll.world.sim.world import SimWorld
 
@@ -60,7 +60,7 @@ def check(case: Case) -> str | None:
         async with asyncio.TaskGroup() as group:
             spawn = Background(group)
             talk.start(spawn)
-            await drive(replica, talk, spawn, goes_on=lambda: world.now < END_S, boundary=boundary)
+            await drive(Local(replica), talk, spawn, goes_on=lambda: world.now < END_S, boundary=boundary)
 
     simulation = Simulation(net, seed=case.seed, physics=Physics(), trace=witness, faults=case.faults)
     try:

@@ -10,8 +10,9 @@ from collections.abc import Callable
 import safetensors.torch
 from torch import Tensor
 
-from atoll.islands.pipeline import Seat, read_tensors
+from atoll.islands.pipeline import Seat
 from atoll.islands.stage import StageModel
+from atoll.islands.wire import read_tensors
 from atoll.world.base import Lane, Message, Spawn, World
 from atoll.world.hearing import hear
 

@@ -13,25 +13,25 @@ import json
 import logging
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 import numpy as np
-from torch import Tensor, nn
+from torch import nn
 
-from atoll.islands import Pipeline, Prober, Seat, StageModel
+from atoll.islands import Pipeline, Seat, StageModel
 from atoll.islands.assembly import Assembly
 from atoll.islands.curriculum import Lesson
+from atoll.islands.examine import Examination
+from atoll.islands.exchanges import RangeTalks
 from atoll.islands.layers import Stock
 from atoll.islands.layout import Facts, Survey
 from atoll.islands.settings import IslandSettings
-from atoll.islands.settlement import Exchanges, RangeKey, Settlement, Standing, settle
-from atoll.islands.span import Held, Layers, SpanReplica, forget
+from atoll.islands.settlement import Settlement, Standing, settle
+from atoll.islands.span import Held, Layers, forget
 from atoll.membership import Group, Summary, View
 from atoll.state import Saved, note, part, read_note, under
 from atoll.strategies import Strategy
-from atoll.strategies.talk import Talk
-from atoll.trace import SeatTaken, Tested
-from atoll.training.drive import Background
+from atoll.trace import SeatTaken
+from atoll.training.drive import Background, drive
 from atoll.world.base import World
 from atoll.world.scope import Scoped
 
@@ -46,16 +46,6 @@ ALONE_S = 2.0
 
 Seated = Callable[[World, tuple[str, ...], nn.Module], Assembly | None]
 """Told when a node has taken a seat, with its island and layers; gives the island's model, if somebody sees it."""
-
-
-@dataclass(slots=True, eq=False)
-class _Exchange:
-    """A range's exchange, at this node."""
-
-    scope: str
-    replica: SpanReplica
-    talk: Talk
-    background: Background
 
 
 class IslandNode:
@@ -90,7 +80,6 @@ class IslandNode:
         self._survey = survey
         self._settings = settings
         self._lesson = lesson
-        self._strategy = strategy
         self._find = find
         self._facts = find() if find else None
         self._seated = seated
@@ -98,18 +87,13 @@ class IslandNode:
         hall = Scoped(world, "islands", alone=find is not None)
         self.council = Group(hall, tuple(machine.name for machine in survey.machines))
         self.stock = Stock(hall, lesson)
-        self._exchanges: dict[RangeKey, _Exchange] = {}
+        self._exchanges = RangeTalks(world, strategy, loss=self._loss, before_change=self._keep_versions)
         self._exchanges_are_old = False
-        self._gradients: list[tuple[nn.Parameter, Tensor | None]] = []
-        """Of the update under way.  A stage drops them with the update, and strategies look at them after it."""
         self._group: asyncio.TaskGroup | None = None
         self._work: Background | None = None
         self._running = ""
         """What the pipeline is called that it is at work in."""
-        self._is_first = False
-        self._assembly: Assembly | None = None
-        self._tested_at = 0
-        self._probing: asyncio.Task[None] | None = None
+        self._examination: Examination | None = None
         self._changed = asyncio.Event()
         self.updates = 0
         """Of all stages that it has been."""
@@ -145,8 +129,8 @@ class IslandNode:
     def standing(self) -> Standing:
         """Where it stands now."""
         there = self._settlement.standing(self.world.name) if self._settlement else Standing()
-        held, spare = tuple(self.stock.held), tuple(sorted(self.stock.spare.items()))
-        return dataclasses.replace(there, held=held, spare=spare, facts=self._facts)
+        spare = tuple(sorted(self.stock.spare.items()))
+        return dataclasses.replace(there, held=tuple(self.stock.held), spare=spare, facts=self._facts)
 
     @property
     def seats(self) -> dict[str, Seat]:
@@ -178,9 +162,7 @@ class IslandNode:
                 self.installed(self.council.view, {world.name: self.summary()})
 
     async def collect(self, chain: nn.Sequential) -> None:
-        """Puts the whole model as it is now into a chain like it, from those who hold it: of its own island, if it can
-        be had there.
-        """
+        """Puts the whole model as it is now into a chain like it, from those who hold it; its own island first."""
         while self._settlement is None:
             await self.world.sleep(LOOK_EVERY_S)
         settlement = self._settlement
@@ -233,7 +215,7 @@ class IslandNode:
             return  # exchanges follow at the next step boundary
         self._stop()
         if not scope:
-            self._close_exchanges()
+            self._exchanges.close()
             await self._until_decided()
             if self._settlement is settlement:
                 self.stock.use({})
@@ -270,7 +252,7 @@ class IslandNode:
         if self._work is not None:
             self._work.cancel()
         self._work, self._running = None, ""
-        self._gradients = []
+        self._exchanges.forget()
         self.stage = self.pipeline = None
 
     def _begin(self, settlement: Settlement, layers: Layers) -> None:
@@ -295,27 +277,20 @@ class IslandNode:
             source=lesson.source(standing.shard, standing.scope) if seat.before is None else None,
             loss=lesson.loss if seat.after is None else None,
             recompute=settings.recompute,
-            before_update=self._before_update,
-            updated=self._updated,
         )
-        self._tested_at = 0
-        self._running, self._is_first = standing.scope, seat.before is None
-        self._assembly = self._seated(world, standing.order, held)
+        self._running = standing.scope
+        assembly = self._seated(world, standing.order, held)
         self._record_seat(seat)
         self._refresh_exchanges()
         self._work = Background(self._group)
+        self._examination = None
         if lesson.exam:
-            self._prober = Prober(
-                Scoped(world, standing.scope),
-                seat,
-                self.stage,
-                inputs=lesson.exam.inputs,
-                measure=lesson.exam.measured,
-                tested=self._record_test,
+            self._examination = Examination(
+                world, seat, self.stage, lesson.exam, scope=standing.scope, assembly=assembly
             )
-            self._prober.start(self._work)
+            self._examination.start(self._work)
         self._go_on()
-        self._work(self.pipeline.run(self._work))
+        self._work(self._train(self.pipeline, self._work))
 
     def _record_seat(self, seat: Seat | None) -> None:
         world, settlement = self.world, self._settlement
@@ -332,13 +307,35 @@ class IslandNode:
             )
         )
 
-    # Exchanges ---
+    # Training ---
 
-    def _close_exchanges(self, keep: Exchanges | None = None) -> None:
-        for key, exchange in list(self._exchanges.items()):
-            if keep is None or key not in keep or keep[key][0] != exchange.scope:
-                exchange.background.cancel()
-                del self._exchanges[key]
+    async def _train(self, pipeline: Pipeline, background: Background) -> None:
+        pipeline.start(background)
+
+        async def boundary(merged: bool) -> None:  # noqa: FBT001 - the shape of a boundary
+            if self._examination:
+                self._examination.updated(merged=merged)
+            self._lesson.learned(self.updates, self._loss())
+            self._is_at_boundary()
+            self._updated_once.set()
+
+        await drive(self, self._exchanges, background, goes_on=lambda: True, boundary=boundary)
+
+    async def gradient(self) -> None:
+        """Works as a stage of its island until the gradient of an update is there."""
+        assert self.pipeline is not None
+        await self.pipeline.gradient()
+
+    async def update(self) -> None:
+        """Updates the weights that it holds."""
+        assert self.pipeline is not None
+        await self.pipeline.update()
+        self.updates += 1
+        for held in self.stock.used.values():
+            held.updates += 1
+        if self._exchanges_are_old and self._stays:
+            self._refresh_exchanges()
+        self._exchanges.count(self.pipeline.samples)
 
     def _refresh_exchanges(self) -> None:
         """Takes part in the exchanges of the settlement, and in no others."""
@@ -346,21 +343,7 @@ class IslandNode:
         assert self._group is not None
         self._exchanges_are_old = False
         wanted = self._settlement.standing(self.world.name).ranges
-        self._close_exchanges(wanted)
-        for (first, last), (scope, members) in sorted(wanted.items()):
-            held = {layer: self.stock.used[layer] for layer in range(first, last)}
-            optimizers = {layer: each.optimizer for layer, each in held.items() if each.optimizer}
-            if (first, last) in self._exchanges or len(members) < 2 or not optimizers:
-                continue
-            modules = nn.Sequential(*(each.module for each in held.values()))
-            world = Scoped(self.world, scope, begins=True)
-            replica = SpanReplica(
-                world, members, modules, optimizers, loss=self._loss, before_change=self._keep_versions
-            )
-            background = Background(self._group)
-            talk = self._strategy.start(replica)
-            talk.start(background)
-            self._exchanges[first, last] = _Exchange(scope, replica, talk, background)
+        self._exchanges.follow(wanted, self.stock.used, self._group)
 
     @property
     def _stays(self) -> bool:
@@ -375,73 +358,6 @@ class IslandNode:
         if self.stage:
             self.stage.keep_versions()
 
-    # Training ---
-
-    async def _before_update(self) -> None:
-        if self._strategy.uses_gradients:
-            await asyncio.gather(*(each.talk.after_gradient() for each in self._exchanges.values()))
-        modules = [held.module for held in self.stock.used.values()]
-        self._gradients = [(each, each.grad) for module in modules for each in module.parameters()]
-
-    async def _updated(self, samples: int) -> None:
-        assert self.stage is not None
-        self.updates += 1
-        for held in self.stock.used.values():
-            held.updates += 1
-        if self._exchanges_are_old and self._stays:
-            self._refresh_exchanges()
-        for each in self._exchanges.values():
-            each.replica.steps += 1
-            each.replica.work[each.replica.rank] += samples
-        merged = await self._after_step()
-        exam = self._lesson.exam
-        if exam and (merged or self.stage.updates - self._tested_at >= exam.every):
-            self._test(exam.every)
-        self._lesson.learned(self.updates, self._loss())
-        self._is_at_boundary()
-        self._updated_once.set()
-
-    async def _after_step(self) -> bool:
-        """Every exchange has its turn, with the gradients of the update in place, as with whole replicas."""
-        gradients, self._gradients = self._gradients, []
-        talks = [each.talk for each in self._exchanges.values()]
-        for parameter, gradient in gradients:
-            parameter.grad = gradient
-        try:
-            return any(await asyncio.gather(*(talk.after_step() for talk in talks if not talk.is_idle)))
-        finally:
-            for parameter, _ in gradients:
-                parameter.grad = None
-
-    def _test(self, every: int) -> None:
-        """Where somebody sees the whole model, its last stage tests it; else test examples go through the stages."""
-        assert self.stage is not None
-        assert self._work is not None
-        assembly = self._assembly
-        if assembly is None and self._is_first:
-            if self.stage.updates - self._tested_at >= every and (self._probing is None or self._probing.done()):
-                self._tested_at = self.stage.updates
-                self._probing = self._work(self._prober.begin())
-        elif assembly is not None and assembly.nodes[-1] == self.world.name and assembly.is_whole:
-            self._tested_at = self.stage.updates
-            self._record_test(assembly.test(), assembly.sent_bytes)
-
-    def _record_test(self, measure: float, sent_bytes: int | None = None) -> None:
-        exam = self._lesson.exam
-        if self.stage is None or exam is None:
-            return
-        if not math.isfinite(measure):
-            measure = 0.0 if exam.rising else 1e9
-        self.world.record(
-            Tested(
-                at=self.world.now,
-                node=self.world.name,
-                steps=self.stage.updates,
-                measure=measure,
-                sent_bytes=self.world.sent_bytes if sent_bytes is None else sent_bytes,
-            )
-        )
-
     # Checkpoints ---
 
     def _is_at_boundary(self) -> None:
@@ -450,17 +366,16 @@ class IslandNode:
 
     def save(self) -> Saved:
         """All that it is, but for batches on their way, at a step boundary."""
+        updates = self.stage.updates if self.stage else 0
+        tested_at = self._examination.tested_at if self._examination else 0
         saved = {
             "layers": np.frombuffer(self.stock.pack(), dtype=np.uint8),
             "settlement": note(self._settlement.save() if self._settlement else None),
-            "counts": note([self.updates, self.stage.updates if self.stage else 0, self._tested_at]),
+            "counts": note([self.updates, updates, tested_at]),
             "world": np.frombuffer(self.world.save(), dtype=np.uint8),
             **under("lesson", self._lesson.save()),
         }
-        for (first, last), each in self._exchanges.items():
-            saved |= under(f"range {first} {last}/replica", each.replica.save())
-            saved |= under(f"range {first} {last}/talk", each.talk.save())
-        return saved
+        return saved | self._exchanges.save()
 
     def load(self, saved: Saved) -> None:
         """Goes on from what `save` gave; to be called before it runs."""
@@ -477,8 +392,8 @@ class IslandNode:
         if not saved:
             return
         assert self.stage is not None
-        self.updates, self.stage.updates, self._tested_at = read_note(saved["counts"])
+        self.updates, self.stage.updates, tested_at = read_note(saved["counts"])
+        if self._examination:
+            self._examination.tested_at = tested_at
         self._lesson.load(part("lesson", saved))
-        for (first, last), each in self._exchanges.items():
-            each.replica.load(part(f"range {first} {last}/replica", saved))
-            each.talk.load(part(f"range {first} {last}/talk", saved))
+        self._exchanges.load(saved)

@@ -1,5 +1,8 @@
 """A node's part in its island: batches come from the stage before and go on to the next, gradients the other way.
 
+A stage is a trainer for the driver (`atoll.training.drive`): its next gradient is there when all that an update learns
+from has come back.
+
 No stage waits for another one.  Each does what there is to do: a backward pass if a gradient is there, else a forward
 pass if a batch is there and it holds fewer than it may; and after every backward pass it updates its weights.  After a
 backward pass it is a forward pass's turn, if there is one to do: else batches would come in bunches, and between two
@@ -17,11 +20,10 @@ import asyncio
 import math
 import struct
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor
@@ -29,11 +31,12 @@ from torch import Tensor
 from atoll.codecs import Codec, Dense
 from atoll.islands.cut import BACKWARD, FORWARD, RECOMPUTE
 from atoll.islands.stage import StageModel
+from atoll.islands.wire import pack, read_tensors, unpack
 from atoll.trace import StageReported
 from atoll.world.base import Lane, Message, Spawn, World
 from atoll.world.hearing import NOT_UNDERSTOOD, hear
 
-__all__ = ["Given", "Pipeline", "Seat", "Source", "pack", "read_tensors", "unpack"]
+__all__ = ["Given", "Pipeline", "Seat", "Source"]
 
 PATIENCE_S = 5.0
 PATIENCE = 10.0
@@ -108,8 +111,6 @@ class Pipeline:
         source: where batches come from; for the first stage.
         loss: a mean over a batch, of outputs and targets; for the last stage.
         recompute: whether the model does its forward passes twice.
-        updated: called, and waited for, after each update, with how many samples it learned from.
-        before_update: called, and waited for, when the gradients of an update are there.
     """
 
     def __init__(
@@ -121,8 +122,6 @@ class Pipeline:
         source: Source | None = None,
         loss: Callable[[Tensor, Tensor], Tensor] | None = None,
         recompute: bool = False,
-        before_update: Callable[[], Awaitable[None]] | None = None,
-        updated: Callable[[int], Awaitable[None]] | None = None,
     ) -> None:
         self._world = world
         self._seat = seat
@@ -130,8 +129,6 @@ class Pipeline:
         self._source = source
         self._loss = loss
         self._recompute = recompute
-        self._before_update = before_update
-        self._updated = updated
         self._inputs: deque[_Waiting] = deque()
         self._gradients: deque[tuple[int, Tensor]] = deque()
         self._seen: dict[int, None] = {}
@@ -145,6 +142,13 @@ class Pipeline:
         self._usual_s = 0.0
         self._learned = 0, 0
         """Pieces and samples since the last update."""
+        self._turn = False
+        """Whether it is a forward pass's turn."""
+        self._is_due = False
+        """Whether all that an update learns from is there."""
+        self._is_to_report = False
+        self.samples = 0
+        """Those that the last update learned from."""
         self._failures = 0
         """Batches of another stage, one after the other, that could not be worked on."""
         self._wake = asyncio.Event()
@@ -158,17 +162,21 @@ class Pipeline:
         """What the island's loss was on its last batches, as far as it is known here."""
         return sum(self.losses) / len(self.losses) if self.losses else math.nan
 
-    async def run(self, spawn: Spawn, *, updates: int | None = None) -> None:
-        """Works until cancelled, or for so many updates."""
+    def start(self, spawn: Spawn) -> None:
+        """Begins to listen to the stages beside it."""
         self._spawn = spawn
         if self._seat.before:
             spawn(hear(self._world, "forward", self._hear_forward))
         if self._seat.after:
             spawn(hear(self._world, "backward", self._hear_backward))
-        turn = False  # whether it is a forward pass's turn
-        while updates is None or self._model.updates < updates:
+
+    async def gradient(self) -> None:
+        """Works until the gradient of an update is there."""
+        self._report()
+        while not self._is_due:
             batch = None
-            if (turn or not self._gradients) and len(self._model.held) < self._seat.holds and self._model.has_room:
+            may_begin = len(self._model.held) < self._seat.holds and self._model.has_room
+            if (self._turn or not self._gradients) and may_begin:
                 batch = self._take()
             if batch:
                 await self._forward(batch)
@@ -176,7 +184,13 @@ class Pipeline:
                 await self._backward(*self._gradients.popleft())
             else:
                 await self._rest()
-            turn = not batch
+            self._turn = not batch
+
+    async def update(self) -> None:
+        """Updates the weights of the stage."""
+        self._is_due = False
+        await self._world.aside(self._model.update)
+        self._is_to_report = self._model.updates % REPORT_EVERY == 0
 
     def wake(self) -> None:
         """There is something to do."""
@@ -286,7 +300,7 @@ class Pipeline:
             self.losses.append(value)
             if seat.before and gradient is not None:
                 self._send(seat.before, "backward", _BACKWARD.pack(batch.number, value), batch.number, gradient)
-            await self._learned_from(samples, batch.whole)
+            self._learned_from(samples, batch.whole)
             return
         self._samples[batch.number], self._since[batch.number] = (samples, batch.whole), self._world.now
         outputs = await self._attempt(lambda: model.forward(batch.number, batch.inputs), steps * FORWARD)
@@ -325,39 +339,38 @@ class Pipeline:
         if seat.before and back is not None:
             loss = self.losses[-1] if self.losses else math.nan
             self._send(seat.before, "backward", _BACKWARD.pack(number, loss), number, back)
-        await self._learned_from(samples, whole)
+        self._learned_from(samples, whole)
 
-    async def _learned_from(self, samples: int, whole: int) -> None:
-        """A backward pass is done: an update, if all that it learns from is."""
-        model, world = self._model, self._world
+    def _learned_from(self, samples: int, whole: int) -> None:
+        """A backward pass is done: an update is due, if all that it learns from is here."""
         pieces, before = self._learned
         self._learned = pieces + 1, before + samples
-        self._stale.append(model.staleness)
-        if before + samples < whole * self._seat.accumulate:
+        self._stale.append(self._model.staleness)
+        if before + samples >= whole * self._seat.accumulate:
+            self._is_due, self.samples, self._learned = True, before + samples, (0, 0)
+
+    def _report(self) -> None:
+        """Now and then, what the stage has done."""
+        if not self._is_to_report:
             return
-        samples, self._learned = before + samples, (0, 0)
-        if self._before_update:
-            await self._before_update()
-        await world.aside(model.update)
-        if self._updated:
-            await self._updated(samples)
-        if model.updates % REPORT_EVERY == 0:
-            world.record(
-                StageReported(
-                    at=world.now,
-                    node=world.name,
-                    island=self._seat.island,
-                    stage=self._seat.stage,
-                    updates=model.updates,
-                    stale_mean=sum(self._stale) / len(self._stale),
-                    stale_most=max(self._stale),
-                    holds=self._seat.holds,
-                    versions=model.versions,
-                    most_bytes=model.most_bytes,
-                    given_up=self.given_up,
-                )
+        model, world = self._model, self._world
+        world.record(
+            StageReported(
+                at=world.now,
+                node=world.name,
+                island=self._seat.island,
+                stage=self._seat.stage,
+                updates=model.updates,
+                stale_mean=sum(self._stale) / len(self._stale),
+                stale_most=max(self._stale),
+                holds=self._seat.holds,
+                versions=model.versions,
+                most_bytes=model.most_bytes,
+                given_up=self.given_up,
             )
-            self._stale.clear()
+        )
+        self._stale.clear()
+        self._is_to_report = False
 
     def _send(
         self, name: str, channel: str, head: bytes, number: int, values: Tensor, *, targets: Tensor | None = None
@@ -369,36 +382,3 @@ class Pipeline:
             tensors["t"] = targets.detach().cpu().contiguous()
         body = safetensors.torch.save(tensors)
         return self._spawn(self._world.peer(name).send(channel, head, body, lane=Lane.BULK))
-
-
-def pack(values: Tensor, wire: Codec, key: int) -> dict[str, Tensor]:
-    """Values as they travel: numbers that are no fractions as they are, others as a codec writes them."""
-    values = values.detach()
-    if not values.is_floating_point():
-        return {"whole": values.cpu().contiguous()}
-    encoded = wire.encode(values.float().flatten(), key)
-    kind = torch.empty(0, dtype=values.dtype)
-    return {"coded": encoded.cpu(), "shape": torch.tensor(values.shape, dtype=torch.int64), "kind": kind}
-
-
-def unpack(tensors: dict[str, Tensor], wire: Codec, key: int) -> Tensor:
-    """What `pack` packed; `ValueError` if it is not that."""
-    if "whole" in tensors:
-        return tensors["whole"]
-    shape = [int(size) for size in tensors["shape"]]
-    count = math.prod(shape)
-    coded = tensors["coded"]
-    if min(shape, default=1) < 1 or coded.dtype != torch.uint8 or len(coded) != wire.size(count):
-        raise ValueError(f"{len(coded)} bytes for {shape}")
-    try:
-        return wire.decode(coded, count, key).view(shape).to(tensors["kind"].dtype)
-    except (RuntimeError, IndexError) as error:
-        raise ValueError(str(error)) from None
-
-
-def read_tensors(body: bytes | memoryview) -> dict[str, Tensor]:
-    """What a message brings: numbers alone (safetensors), no code can come with them; `ValueError` if it is none."""
-    try:
-        return safetensors.torch.load(bytes(body))
-    except safetensors.SafetensorError as error:
-        raise ValueError(str(error)) from None

@@ -23,15 +23,15 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from statistics import median
-from typing import Any, Protocol
+from typing import Any
 
+from atoll.membership.pace import Pace
+from atoll.membership.view import LONGEST_NAME, Guest, Summary, View, read_summary
 from atoll.trace import ViewChanged
 from atoll.world.base import Lane, Message, Spawn, World
 from atoll.world.hearing import hear
 
-__all__ = ["GRACE_S", "Group", "Guest", "Summary", "View"]
+__all__ = ["GRACE_S", "Group"]
 
 log = logging.getLogger("atoll")
 
@@ -51,100 +51,12 @@ HELLO_S = 1.0
 TRIES = 3
 """How often a leader that others are ahead of proposes at once, with ever higher numbers."""
 HEARTBEAT_TICKS = 4
-STUCK_S = 10.0
-"""How long training may stand still, unless its steps take long, before a node says that it is away."""
-STUCK_STEPS = 10.0
-FIRST_STEP_S = 120.0
-"""How long the first step may take."""
 LONGEST_SILENCE_S = 60.0
 """How long a node that does not answer proposals is left alone, at most."""
 NUMBERS_AHEAD = 1_000_000
 """A view's number is not further ahead of those that a node knows."""
-LONGEST_NAME = 200
+
 LONGEST_SUMMARY = 2_000
-
-Summary = list[list[Any]]
-"""Where a node stands: what it has agreed on with others, in words that JSON has: pairs of a text and a text or number.
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """What its members agree on: who they are, and which agreement it is.
-
-    Exchanges take place inside one view and carry its name, so nodes that have different ideas of who is here never mix
-    theirs up.
-    """
-
-    number: int
-    leader: str
-    """Who proposed it; after that it is a member like all others."""
-    members: tuple[str, ...]
-
-    @property
-    def name(self) -> str:
-        return f"{self.number}.{self.leader}"
-
-
-class Guest(Protocol):
-    """Who exchanges in views."""
-
-    def results(self) -> Summary:
-        """The last exchanges of this view, each with a digest of what came of it here."""
-
-    def compared(self, sender: str, results: Summary) -> bool:
-        """Another member's results; `False` if the same exchange came to something else here."""
-
-    def summary(self) -> Summary:
-        """Where this node stands."""
-
-    def stands(self, summary: Summary) -> bool:
-        """Whether this is still where this node stands.  It is, while the group is held."""
-
-    def check(self, summary: Summary) -> None:
-        """Raises a `ValueError` if another node's summary makes no sense."""
-
-    def are_together(self, summaries: Iterable[Summary]) -> bool:
-        """Whether nodes that stand there have something in common."""
-
-    def installed(self, view: View, summaries: dict[str, Summary]) -> None:
-        """A view holds from now on.
-
-        Args:
-            view: with this node in it.
-            summaries: where every member stood when it accepted; the same for all.
-        """
-
-
-class _Pace:
-    """Whether a node's training moves, by how often it has moved before.
-
-    Args:
-        progress: counts something that grows while training goes on.
-        now: the time.
-    """
-
-    def __init__(self, progress: Callable[[], int], now: float) -> None:
-        self._progress = progress
-        self._count = progress()
-        self._moved_s = now
-        self._gaps: deque[float] = deque(maxlen=REMEMBERED)
-        self.waits = 0
-        """How many exchanges are waited for: training stands still on purpose then."""
-
-    @property
-    def has_begun(self) -> bool:
-        return self._count > 0
-
-    def is_stuck(self, now: float) -> bool:
-        count = self._progress()
-        if self.waits:
-            self._moved_s = now
-        elif count != self._count:
-            self._gaps.append(now - self._moved_s)
-            self._count, self._moved_s = count, now
-        longest = max(STUCK_S, STUCK_STEPS * median(self._gaps)) if self._gaps else FIRST_STEP_S
-        return now - self._moved_s > longest
 
 
 class Group:
@@ -183,7 +95,7 @@ class Group:
         self._answered = asyncio.Event()
         self._highest = 0, ""
         self._guest: Guest | None = None
-        self._pace: _Pace | None = None
+        self._pace: Pace | None = None
         self._is_stuck = False
         self._spawn: Spawn | None = None
 
@@ -197,7 +109,7 @@ class Group:
                 that begins late is taken in after its first step.
         """
         self._spawn, self._guest = spawn, guest
-        self._pace = _Pace(progress, self._world.now) if progress else None
+        self._pace = Pace(progress, self._world.now) if progress else None
         if self._others:
             spawn(hear(self._world, CHANNEL, lambda message: self._hear(message, **json.loads(message.head))))
             spawn(self._watch())
@@ -399,7 +311,7 @@ class Group:
             if self._promised == name:
                 self._held_until_s = 0.0
         elif kind == "view":
-            self._hear_view(sender, name, _pairs(more["results"]))
+            self._hear_view(sender, name, read_summary(more["results"]))
         elif kind == "stray":
             self._strays.add(sender)
             self._answered.set()
@@ -458,7 +370,7 @@ class Group:
 
     def _checked(self, summary: Any) -> Summary:
         assert self._guest is not None
-        found = _pairs(summary)
+        found = read_summary(summary)
         self._guest.check(found)
         return found
 
@@ -479,14 +391,3 @@ class Group:
                 await self._world.peer(name).send(CHANNEL, head, lane=Lane.CONTROL)
         except TimeoutError:
             pass
-
-
-def _pairs(summary: Any) -> Summary:
-    """A summary that another node gave: pairs of a text, and a text or number."""
-    if not isinstance(summary, list) or len(summary) > LONGEST_SUMMARY:
-        raise ValueError("a summary is a short list of pairs")
-    for each in summary:
-        first, second = each
-        if not isinstance(first, str) or not isinstance(second, int | str):
-            raise ValueError(f"{each!r:.100} is not part of a summary")  # noqa: TRY004 - all that is wrong is one error
-    return summary

@@ -257,7 +257,7 @@ async def _sit(seat: Seat, entrant: _Entrant, remembered: Remembered | None = No
         host.desk.card = seat.card
         try:
             if machine.listen:
-                host.listen_at(machine.listen, machine.public)
+                host.listener.listen_at(machine.listen, machine.public)
             for name, addresses in seat.addresses.items():
                 if name in host.sessions and addresses:
                     host.addresses[name] = addresses

@@ -4,32 +4,30 @@ A recipe is a function whose keywords are what a user may set, and whose docstri
 line, the rule, and where it comes from.  To add a strategy, add a function here.
 """
 
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
 
-from atoll.codecs import CODECS, Codec, parse_codec, write_codec
 from atoll.codecs.sparse import ChunkTopK
 from atoll.codecs.transform import Cosine
 from atoll.collectives.flexible import Flexible
 from atoll.collectives.lowrank import LowRankSum
-from atoll.collectives.reduce import Coded, Plain, Reduction
-from atoll.collectives.robust import Robust
-from atoll.settings import Count, Range, Read
+from atoll.collectives.reduce import Coded
+from atoll.settings import Count, Range
 from atoll.strategies.deltas import Deltas
 from atoll.strategies.injection import Injection, Together
-from atoll.strategies.parts.ahead import Ahead, Blend, Consensus, FirstSteps, OwnSteps, SharedSteps
+from atoll.strategies.parts.ahead import Blend, Consensus, FirstSteps
 from atoll.strategies.parts.correction import VarianceReduced
-from atoll.strategies.parts.merge import ByAge, ByWork, Drift, Equal, Mean, Merge, PushSum, Weight
+from atoll.strategies.parts.merge import ByAge, Drift, Equal, Merge, PushSum
 from atoll.strategies.parts.outer import HeavyBall, Nesterov
-from atoll.strategies.parts.part import Part, part
-from atoll.strategies.parts.when import Called, Every, Paced, When
+from atoll.strategies.parts.part import part
+from atoll.strategies.parts.when import Called, Every, Paced
 from atoll.strategies.parts.whom import Aware, Exponential, Pairs, Uniform
 from atoll.strategies.pushes import Pushes
 from atoll.strategies.replica import Quantity
 from atoll.strategies.rounds import Meeting, Rounds
 from atoll.strategies.rules import GradientChange, ModelDrift
+from atoll.strategies.shared import Carried, Encoded, Late, Means, Momentum, Pace, Seconds, Share
 from atoll.strategies.spec import recipe
 from atoll.strategies.talk import Silence, Strategy
 from atoll.vectors import Vector
@@ -53,66 +51,7 @@ __all__ = [
     "vrl",
 ]
 
-Share = Annotated[float, Range(0, 1)]
-Momentum = Annotated[float, Range(0, 0.999)]
-Seconds = Annotated[float, Range(0.1)]
-Encoded = Annotated[Codec | None, Read(parse_codec, "a codec: " + ", ".join(CODECS), write_codec)]
 MERGES: dict[str, Merge] = {"drift": Drift(), "equal": Equal(), "age": ByAge(), "pushsum": PushSum()}
-
-
-# Settings that several recipes share ---
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Carried:
-    """Which collective carries a round."""
-
-    via: Literal["auto", "star", "gather", "direct", "ring", "tree", "hd", "best"] = "auto"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Late:
-    """What a node that has trained on puts on top of a mean that comes late."""
-
-    ahead: Literal["own", "shared", "nothing"] = "own"
-
-    @property
-    def part(self) -> Part[Ahead]:
-        return (
-            part(OwnSteps) if self.ahead == "own" else part(SharedSteps, reach=1.0 if self.ahead == "shared" else 0.0)
-        )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Means:
-    """How models are averaged."""
-
-    merge: Literal["mean", "work"] = "mean"
-    codec: Encoded = None
-    robust: Literal["no", "median", "trimmed", "clipped"] = "no"
-
-    @property
-    def weight(self) -> Weight:
-        return ByWork() if self.merge == "work" else Mean()
-
-    @property
-    def reduction(self) -> Part[Reduction]:
-        if self.robust != "no":
-            return part(Robust, self.robust, self.codec)
-        return part(Coded, self.codec) if self.codec else part(Plain)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Pace:
-    """Whether quick nodes do more steps instead of waiting for the slowest."""
-
-    paced: bool = False
-
-    def every(self, steps: int) -> Part[When]:
-        return Part(Paced if self.paced else Every, (steps,))
-
-
-# The recipes ---
 
 
 @recipe

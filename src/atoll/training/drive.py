@@ -1,8 +1,8 @@
 """The driver: one node's steps, and what its strategy does at their boundaries.
 
-This is the only step loop.  A trainer gives gradients and takes updates: a task's model, the numbers of a fuzzer.  A
-script has a loop of its own; its optimiser's hooks push the same boundaries.  What a strategy does in the background
-goes on while the node computes.
+This is the only step loop.  A trainer gives gradients and takes updates: a replica of a task's model, a stage of an
+island's pipeline, the numbers of a fuzzer.  A script has a loop of its own; its optimiser's hooks push the same
+boundaries.  What a strategy does in the background goes on while the node computes.
 """
 
 import asyncio
@@ -11,13 +11,23 @@ from typing import Any, Protocol, TypeVar
 
 from atoll.strategies import Replica, Talk
 
-__all__ = ["Background", "Boundary", "Trainer", "drive"]
+__all__ = ["Background", "Boundary", "Computing", "Local", "Trainer", "drive"]
 
 T = TypeVar("T")
 
 
-class Trainer(Replica, Protocol):
+class Trainer(Protocol):
     """What a node trains."""
+
+    async def gradient(self) -> None:
+        """Returns when the gradient of the next step is there."""
+
+    async def update(self) -> None:
+        """The optimiser's step."""
+
+
+class Computing(Replica, Protocol):
+    """A model that computes its gradients by itself."""
 
     @property
     def cost(self) -> float:
@@ -28,6 +38,19 @@ class Trainer(Replica, Protocol):
 
     def update(self) -> None:
         """The optimiser's step."""
+
+
+class Local:
+    """Trains a model that is here as a whole."""
+
+    def __init__(self, replica: Computing) -> None:
+        self._replica = replica
+
+    async def gradient(self) -> None:
+        await self._replica.world.compute(self._replica.compute_gradient, steps=self._replica.cost)
+
+    async def update(self) -> None:
+        await self._replica.world.aside(self._replica.update)
 
 
 Boundary = Callable[[bool], Awaitable[None]]
@@ -51,11 +74,10 @@ async def drive(
         goes_on: asked before every step.
         boundary: done after it.
     """
-    world = trainer.world
     while goes_on():
-        await world.compute(trainer.compute_gradient, steps=trainer.cost)
+        await trainer.gradient()
         await talk.after_gradient()
-        await world.aside(trainer.update)
+        await trainer.update()
         merged = await talk.after_step()
         if boundary:
             await boundary(merged)

@@ -11,7 +11,7 @@ from atoll.errors import CheckpointError
 from atoll.state import Saved, note, part, read_note, under
 from atoll.strategies import Strategy
 from atoll.trace import Tested
-from atoll.training.drive import Background, drive
+from atoll.training.drive import Background, Local, drive
 from atoll.training.replica import TrainedReplica
 from atoll.training.task import Task
 
@@ -67,7 +67,7 @@ async def train(
                 talk.load(part("talk", resume))
                 tested_at = int(read_note(resume["tested at"]))
         await drive(
-            replica, talk, background, goes_on=lambda: steps is None or replica.steps < steps, boundary=boundary
+            Local(replica), talk, background, goes_on=lambda: steps is None or replica.steps < steps, boundary=boundary
         )
 
 

@@ -49,7 +49,7 @@ def make_node(
     )
     listening = socket.create_server(("127.0.0.1", 0))
     world.host.own_addresses = [listening.getsockname()[:2]]
-    world.host.listen(listening)
+    world.host.listener.listen(listening)
     return world
 
 

@@ -17,7 +17,7 @@ def test_another_run_at_an_old_address_is_said_once(caplog: pytest.LogCaptureFix
     async def run() -> None:
         other = Invitation.new(())
         stranger = LiveWorld("a", ("a", "b"), other, Identity(other.secret), trace=Events())
-        stranger.host.listen_at(("127.0.0.1", 0))
+        stranger.host.listener.listen_at(("127.0.0.1", 0))
         own = make_node("b", ("a", "b"))
         own.host.addresses["a"] = stranger.host.own_addresses
         await asyncio.sleep(3.0)
@@ -40,7 +40,7 @@ def test_a_new_address_spreads() -> None:
                 await worlds[name].peer("c").wait_until(reachable=False)
             worlds["a"].host.own_addresses = []  # nobody tells c of b, nor where b is
             back = worlds["c"] = make_node("c", names)
-            back.host.addresses["a"] = [worlds["a"].host._listening[0].getsockname()[:2]]
+            back.host.addresses["a"] = [worlds["a"].host.listener._listening[0].getsockname()[:2]]
             worlds["b"].host.own_addresses = []
             worlds["a"].host.addresses.pop("b", None)
             await worlds["b"].host.wait_straight("c", Lane.CONTROL)

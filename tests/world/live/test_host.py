@@ -169,7 +169,7 @@ def test_a_process_that_restarts_before_it_is_missed_gets_back_in() -> None:
             cables["ab"].is_pulled = True
             began = time.monotonic()
             back = make_node("b", names, identity=worlds["b"].host.identity)
-            back.host.addresses["a"] = [worlds["a"].host._listening[0].getsockname()[:2]]
+            back.host.addresses["a"] = [worlds["a"].host.listener._listening[0].getsockname()[:2]]
             await back.peer("a").wait_until(reachable=True)
             assert worlds["a"].host.sessions["b"].life == back.host.life
             assert time.monotonic() - began < 8
@@ -187,7 +187,7 @@ def test_of_two_processes_with_one_key_the_first_stays() -> None:
             trace = worlds["a"]._trace
             assert isinstance(trace, Events)
             copy = make_node("b", names, identity=worlds["b"].host.identity)
-            listening = worlds["a"].host._listening[0].getsockname()[:2]
+            listening = worlds["a"].host.listener._listening[0].getsockname()[:2]
             if second_dials:
                 copy.host.addresses["a"] = [listening]
             else:  # as if the first were reached through a third node only, and so still dialled

@@ -13,7 +13,7 @@ import pytest
 from atoll.errors import FrameError
 from atoll.trace import MessageRefused
 from atoll.world.base import Lane
-from atoll.world.live import host as host_module
+from atoll.world.live import listener as listener_module
 from atoll.world.live.carrier import TcpCarrier, secure
 from atoll.world.live.frames import HEAD_BYTES, Kind, head_of
 from atoll.world.live.keys import Identity
@@ -216,7 +216,7 @@ async def three() -> AsyncIterator[dict[str, LiveWorld]]:
 )
 def test_it_costs_the_run_nothing(attack: Attack, monkeypatch: pytest.MonkeyPatch) -> None:
     """While it goes on, messages between nodes arrive as before."""
-    monkeypatch.setattr(host_module, "HANDSHAKE_S", 1.0)
+    monkeypatch.setattr(listener_module, "HANDSHAKE_S", 1.0)
 
     async def run() -> None:
         async with three() as worlds, asyncio.timeout(40):

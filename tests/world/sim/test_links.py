@@ -311,17 +311,17 @@ class Auditor:
 
     def __call__(self, simulation: Simulation) -> None:
         self.simulation = simulation
-        settle = simulation.links._settle
+        settle = simulation.links._rates._settle
 
         def settle_and_look() -> None:
             settle()
             self.look(simulation)
 
-        simulation.links._settle = settle_and_look  # type: ignore[method-assign]
+        simulation.links._rates._settle = settle_and_look  # type: ignore[method-assign]
 
     def look(self, simulation: Simulation) -> None:
         self.looks += 1
-        for pipe in simulation.links.pipes():
+        for pipe in simulation.links.wiring.pipes():
             used = math.fsum(flow.rate for flow in pipe.flows)
             assert used <= pipe.capacity * (1 + 1e-6), f"{pipe} carries {used}"
         for connection in simulation.links.busy:
@@ -346,7 +346,7 @@ def test_random_traffic(case: tuple[Network, list[Send], list[Fault]], physics: 
     assert simulation is not None
     assert not simulation.links.busy
     assert not simulation.links.stranded
-    assert all(not pipe.flows for pipe in simulation.links.pipes())
+    assert all(not pipe.flows for pipe in simulation.links.wiring.pipes())
     for time, (when, _, _, size) in zip(times, sends, strict=True):
         assert time >= when + size * 8 / 50e6 - 1e-9
     # What all connections have sent is what was to be sent, and what was sent again.

@@ -70,7 +70,7 @@ class TestCancelling:
         assert arrived == pytest.approx(10.13)
         assert not simulation.links.busy
         assert not simulation.links.stranded
-        assert all(not pipe.flows for pipe in simulation.links.pipes())
+        assert all(not pipe.flows for pipe in simulation.links.wiring.pipes())
 
 
 class TestReach:

@@ -11,9 +11,10 @@ from atoll.state import Saved, part, under
 from atoll.strategies.parts.part import part as made
 from atoll.strategies.parts.when import AfterAView
 from atoll.strategies.replica import Quantity, Replica
-from atoll.strategies.rounds.driver import LEAST_WAIT_S, Driver, Outcome, Pending
+from atoll.strategies.rounds.driver import LEAST_WAIT_S, Driver
 from atoll.strategies.rounds.fragment import Fragment
 from atoll.strategies.rounds.models import ModelRounds
+from atoll.strategies.rounds.outcome import Outcome, Pending
 from atoll.strategies.rounds.parts import Meeting, RoundParts
 from atoll.strategies.talk import Spawn, Talk
 from atoll.vectors import Vector, all_finite, digest

@@ -20,10 +20,11 @@ from atoll.membership import Summary, View
 from atoll.state import Saved, part, under
 from atoll.strategies.parts.ahead import Steps
 from atoll.strategies.replica import Quantity, Replica
-from atoll.strategies.rounds.driver import FIRST_WAIT_S, Driver, Outcome, Pending
+from atoll.strategies.rounds.driver import FIRST_WAIT_S, Driver
 from atoll.strategies.rounds.fragment import Fragment
 from atoll.strategies.rounds.handover import Handover
 from atoll.strategies.rounds.lineage import START, Lineage, Standing, common_agreement
+from atoll.strategies.rounds.outcome import Outcome, Pending
 from atoll.strategies.rounds.parts import RoundParts
 from atoll.strategies.talk import Spawn, Talk
 from atoll.trace import Joined

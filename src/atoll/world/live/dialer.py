@@ -9,7 +9,8 @@ import logging
 import socket
 import ssl
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine
+from typing import Any, Protocol
 
 from atoll.errors import FrameError
 from atoll.world.base import Lane
@@ -17,9 +18,6 @@ from atoll.world.live.carrier import Carrier, secure
 from atoll.world.live.hello import HANDSHAKE_S, LATER_S
 from atoll.world.live.keys import Address
 from atoll.world.live.session import Session
-
-if TYPE_CHECKING:
-    from atoll.world.live.host import Host
 
 __all__ = ["DIAL_EVERY_S", "Dialer"]
 
@@ -32,6 +30,21 @@ REFUSED_S = 5.0
 """An address where somebody answers who is not of this run is left alone for so long."""
 
 
+class Dialing(Protocol):
+    """What a dialer asks of its node's host."""
+
+    name: str
+    addresses: dict[str, list[Address]]
+
+    def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> "asyncio.Task[Any]": ...
+
+    def pin(self, sock: socket.socket) -> None: ...
+
+    async def introduce(self, session: Session, carrier: Carrier, identity: str | None) -> bool: ...
+
+    def refused(self, who: str, why: str) -> None: ...
+
+
 class Dialer:
     """Dials a node's peers.
 
@@ -40,7 +53,7 @@ class Dialer:
         context: how to use TLS; `None`: not at all.
     """
 
-    def __init__(self, host: "Host", context: ssl.SSLContext | None) -> None:
+    def __init__(self, host: Dialing, context: ssl.SSLContext | None) -> None:
         self._host = host
         self._context = context
         self._left_alone: dict[tuple[str, Address], float] = {}

@@ -15,15 +15,16 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
-from atoll.errors import FrameError, InvitationError
+from atoll.errors import FrameError
 from atoll.world.base import Lane, Message
-from atoll.world.live.carrier import Carrier, secure
+from atoll.world.live.carrier import Carrier
 from atoll.world.live.complaints import Complaints
 from atoll.world.live.dialer import DIAL_EVERY_S, Dialer
-from atoll.world.live.fields import MOST_ADDRESSES, parse_addresses, readable
+from atoll.world.live.fields import MOST_ADDRESSES, readable
 from atoll.world.live.frames import Kind, parse_json, read_reason
-from atoll.world.live.hello import HANDSHAKE_S, Hello
+from atoll.world.live.hello import Hello
 from atoll.world.live.keys import Address, Identity, Invitation
+from atoll.world.live.listener import Listener
 from atoll.world.live.news import News
 from atoll.world.live.registry import KEY_IN_USE, Desk
 from atoll.world.live.routes import Ways
@@ -33,8 +34,6 @@ __all__ = ["TAKEN", "Host", "best_congestion"]
 
 log = logging.getLogger("atoll")
 
-MOST_STRANGERS = 64
-"""Connections that have not shown who they are, at one time; more have to wait to be accepted."""
 NEWS_EVERY_S = 1.0
 AGAIN_S = 1.0
 """What has failed without a reason that is known of begins again after so long."""
@@ -90,7 +89,6 @@ class Host:
         self._on_reach = on_reach
         self._complaints = Complaints(on_refused)
         self._congestion = congestion
-        self._server = identity.context(server=True) if encrypted else None
         self.life = int.from_bytes(os.urandom(6), "big") + 1
         self.sessions = {each: Session(each, host=self) for each in names if each != name}
         self.addresses: dict[str, list[Address]] = {}
@@ -103,20 +101,17 @@ class Host:
         self._conflict = "", 0.0
         self.own_addresses: list[Address] = []
         self.sent_bytes = 0
-        self._listening: list[socket.socket] = []
         self.ways = Ways(self)
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._strangers = asyncio.Semaphore(MOST_STRANGERS)
-        self._knocking: set[socket.socket] = set()
-        """Who was accepted a moment ago."""
+        self.listener = Listener(self, identity.context(server=True) if encrypted else None)
         self.change = asyncio.Event()
         """Set, and another one made, when a way to somebody has come or gone."""
         dialer = Dialer(self, identity.context(server=False) if encrypted else None)
         for session in self.sessions.values():
-            self._keep(partial(dialer.keep, session, Lane.CONTROL), f"dialling {session.name}")
-            self._keep(partial(dialer.keep, session, Lane.BULK), f"dialling {session.name} for bulk")
-            self._keep(partial(self.ways.keep, session), f"a way around to {session.name}")
-        self._keep(self._keep_telling, "news")
+            self.keep(partial(dialer.keep, session, Lane.CONTROL), f"dialling {session.name}")
+            self.keep(partial(dialer.keep, session, Lane.BULK), f"dialling {session.name} for bulk")
+            self.keep(partial(self.ways.keep, session), f"a way around to {session.name}")
+        self.keep(self._keep_telling, "news")
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
         task = asyncio.create_task(work, name=name)
@@ -124,7 +119,7 @@ class Host:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def _keep(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+    def keep(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
         """Has something done until the end, whatever goes wrong on the way."""
 
         async def keep() -> None:
@@ -178,75 +173,12 @@ class Host:
         """Returns when a way to somebody has come or gone."""
         await self.change.wait()
 
-    # Listening ---
-
-    def listen_at(self, address: Address, public: Sequence[Address] = ()) -> None:
-        """Accepts connections at an address of this machine, and tells others to dial that, or `public`."""
-        host, port = address
-        try:
-            parse_addresses([list(each) for each in public], "--public")
-        except FrameError as error:
-            raise InvitationError(str(error)) from None
-        try:
-            listening = socket.create_server(address)
-        except OSError as error:
-            raise InvitationError(f"cannot listen at {host}:{port}: {error.strerror or error}") from None
-        self.listen(listening)
-        port = listening.getsockname()[1]
-        self.own_addresses = list(public) or [(_own_host(host), port)]
-
-    def listen(self, sock: socket.socket) -> None:
-        """Accepts connections on a socket that is bound."""
-        sock.settimeout(0)
-        self.pin(sock)  # who is accepted has it from here
-        sock.listen(256)
-        self._listening.append(sock)
-        self._keep(partial(self._accept, sock), "listening")
+    # Who dials ---
 
     def pin(self, sock: socket.socket) -> None:
         """Has a socket use the congestion control that was chosen."""
         if self._congestion:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, self._congestion.encode())
-
-    async def _accept(self, listening: socket.socket) -> None:
-        while True:
-            await self._strangers.acquire()
-            try:
-                sock = await _accepted(listening)
-            except OSError as error:
-                self._strangers.release()
-                log.warning("cannot accept a connection: %s", error)
-                await asyncio.sleep(0.1)
-                continue
-            sock.settimeout(0)
-            self._knocking.add(sock)
-            self.spawn(self._receive_stranger(sock), "a stranger")
-
-    async def _receive_stranger(self, sock: socket.socket) -> None:
-        carrier = None
-        welcome = False
-        where = "somebody"
-        self._knocking.discard(sock)
-        try:
-            with contextlib.suppress(OSError):
-                where = str(sock.getpeername()[0])
-            async with asyncio.timeout(HANDSHAKE_S):
-                carrier, identity = await secure(sock, self._server, lane=Lane.CONTROL, dialled=False)
-                welcome = await self.welcome(carrier, identity)
-        except FrameError as error:
-            self.refused(where, str(error))
-        except (OSError, TimeoutError) as error:
-            log.debug("a connection from %s came to nothing: %s", where, error or "too slow")
-        except Exception as error:
-            log.exception("a connection from %s has failed", where)
-            self.refused(where, f"{type(error).__name__}: {error}")
-        finally:
-            self._strangers.release()
-            if not welcome:
-                if carrier:
-                    carrier.close()
-                else:
-                    sock.close()
 
     async def welcome(self, carrier: Carrier, identity: str | None) -> bool:
         """Answers who dials; whether it is let in."""
@@ -402,34 +334,5 @@ class Host:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for sock in self._listening:
-            sock.close()
-        for sock in self._knocking:
-            sock.close()
+        self.listener.close()
         await asyncio.gather(*(session.close() for session in self.sessions.values()))
-
-
-async def _accepted(listening: socket.socket) -> socket.socket:
-    """The next connection.  asyncio's own `sock_accept` loses one that comes at the moment when it is cancelled."""
-    loop = asyncio.get_running_loop()
-    while True:
-        with contextlib.suppress(BlockingIOError):
-            return listening.accept()[0]
-        readable = asyncio.Event()
-        loop.add_reader(listening, readable.set)
-        try:
-            await readable.wait()
-        finally:
-            loop.remove_reader(listening)
-
-
-def _own_host(host: str) -> str:
-    """By which name this machine may be dialled, as far as it can tell by itself."""
-    if host not in ("0.0.0.0", "::", ""):  # noqa: S104 - compared with, not bound to
-        return host
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        try:
-            sock.connect(("192.0.2.1", 9))  # sends nothing: the system says which address it would use
-            return str(sock.getsockname()[0])
-        except OSError:
-            return "127.0.0.1"

@@ -94,7 +94,7 @@ async def open_world(file: NodeFile) -> AsyncIterator[tuple[LiveWorld, Callable[
             encrypted=file.encrypted,
             congestion=file.congestion,
         )
-        world.host.listen(socket.create_server(file.listen))
+        world.host.listener.listen(socket.create_server(file.listen))
         world.host.own_addresses = [file.listen] if file.announces else []
         for name, address in file.addresses.items():
             world.host.addresses[name] = [address]

@@ -3,16 +3,15 @@
 import asyncio
 import contextlib
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from atoll.errors import FrameError
 from atoll.world.live.carrier import Carrier
 from atoll.world.live.fields import Fields
 from atoll.world.live.frames import Kind
+from atoll.world.live.keys import Address, Identity
 from atoll.world.live.session import Session
-
-if TYPE_CHECKING:
-    from atoll.world.live.host import Host
 
 __all__ = ["KEY_IN_USE", "Desk"]
 
@@ -22,10 +21,25 @@ RESERVED_S = 30.0
 """How long a seat that was given is kept for who has it."""
 
 
+class Registered(Protocol):
+    """What the registry asks of its node's host."""
+
+    name: str
+    run_id: str
+    identity: Identity
+    addresses: dict[str, list[Address]]
+    own_addresses: list[Address]
+    sessions: dict[str, Session]
+    step_s: float
+    age: Callable[[], float]
+
+    def links(self) -> dict[str, dict[str, float]]: ...
+
+
 class Desk:
     """A node's desk: gives out seats, and reports what is known of links."""
 
-    def __init__(self, host: "Host") -> None:
+    def __init__(self, host: Registered) -> None:
         self._host = host
         self.card: dict[str, Any] = {}
         """What the run is about, for who joins it."""

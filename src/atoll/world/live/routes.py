@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine, Sequence
+from typing import Any, Protocol
 
 from atoll.errors import FrameError
 from atoll.world.base import Buffer, Lane
@@ -16,9 +16,6 @@ from atoll.world.live.frames import Head, Kind
 from atoll.world.live.hello import HANDSHAKE_S, LATER_S
 from atoll.world.live.session import LANES, Session
 from atoll.world.live.tunnel import Tunnel, parse_envelope
-
-if TYPE_CHECKING:
-    from atoll.world.live.host import Host
 
 __all__ = ["Ways"]
 
@@ -30,10 +27,28 @@ MOST_TUNNELS = 1024
 """At one time; a node needs two for each peer that it does not reach straight."""
 
 
+class Crossing(Protocol):
+    """What routes ask of their node's host."""
+
+    name: str
+    sessions: dict[str, Session]
+    change: asyncio.Event
+
+    def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> "asyncio.Task[Any]": ...
+
+    def count(self, size: int) -> None: ...
+
+    async def introduce(self, session: Session, carrier: Carrier, identity: str | None) -> bool: ...
+
+    async def welcome(self, carrier: Carrier, identity: str | None) -> bool: ...
+
+    def refused(self, who: str, why: str) -> None: ...
+
+
 class Ways:
     """A node's ways around, and those of others through it."""
 
-    def __init__(self, host: "Host") -> None:
+    def __init__(self, host: Crossing) -> None:
         self._host = host
         self._tunnels: dict[int, Tunnel] = {}
 

@@ -9,18 +9,15 @@ import asyncio
 import logging
 import time
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from atoll.errors import FrameError
-from atoll.world.base import Lane
+from atoll.world.base import Lane, Message
 from atoll.world.live.carrier import Carrier
 from atoll.world.live.frames import Head, Kind, parse_json, read_reason
 from atoll.world.live.keys import Address
 from atoll.world.live.pace import Pace, Sent
 from atoll.world.live.queues import Inbox, Outbox, Position
-
-if TYPE_CHECKING:
-    from atoll.world.live.host import Host
 
 __all__ = ["LANES", "Session"]
 
@@ -63,10 +60,37 @@ class _Way:
         self.progress_at = self.began_at = now
 
 
+class Relays(Protocol):
+    """What a session asks of those who carry frames for others."""
+
+    async def relayed(self, session: "Session", carrier: Carrier, head: Head, payload: memoryview) -> None: ...
+
+    def lost(self, number: int) -> None: ...
+
+
+class Home(Protocol):
+    """What a session asks of its node's host."""
+
+    @property
+    def ways(self) -> Relays: ...
+
+    def count(self, size: int) -> None: ...
+
+    def deliver(self, session: "Session", message: Message, since: float) -> None: ...
+
+    def news(self, session: "Session", found: dict[str, Any]) -> None: ...
+
+    def reach_changed(self, session: "Session", *, was_reachable: bool) -> None: ...
+
+    def refused(self, who: str, why: str) -> None: ...
+
+    def refused_by(self, session: "Session", why: str) -> None: ...
+
+
 class Session:
     """What this node and another have between them."""
 
-    def __init__(self, name: str, *, host: "Host") -> None:
+    def __init__(self, name: str, *, host: Home) -> None:
         self.name = name
         self._host = host
         self.life = 0

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from atoll.world.sim.fair import Flow
 from atoll.world.sim.loop import Timer
-from atoll.world.sim.wires import Path
+from atoll.world.sim.wires import LinkEnd, Path
 
 __all__ = ["Connection", "Transfer"]
 
@@ -31,6 +31,17 @@ class Transfer:
         self.began_s = math.nan
         self.arrival: Timer | None = None
         self.path: Path | None = None  # the one it is in the air on
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether nothing of it has been sent."""
+        return self.left == self.wire_bytes
+
+    def unsend(self, lost: float) -> float:
+        """Takes back up to `lost` bytes and returns how many it were."""
+        taken = min(lost, self.wire_bytes - self.left)
+        self.left += taken
+        return taken
 
 
 class Connection(Flow):
@@ -92,6 +103,41 @@ class Connection(Flow):
             horizon = now - self.path.latency_s(now)
             while len(self.marks) > 2 and self.marks[1][0] < horizon:
                 del self.marks[0]
+
+    def open_window(self, now: float) -> None:
+        """A round trip begins: if the last one has used the window up, it doubles."""
+        if self.quota <= 0:
+            self.window *= 2
+        self.round_s = now
+        self.quota = self.window
+        if self.path and self.window > 2 * self.path.peak * self.round_trip_s:
+            self.quota = math.inf  # no rate that this path ever has can use it up in a round trip
+
+    def ready_s(self, path: Path, now: float) -> float:
+        """A round trip after the path has come to work, and after the last one broke."""
+        return max(path.ready_s(now), self.broken_s + path.round_trip_s(now))
+
+    def goes_through(self, ends: set[LinkEnd]) -> bool:
+        """Whether it sends, or has something in the air, over one of these."""
+        paths = [self.path, *(transfer.path for transfer in self.flying)]
+        return any(path and not ends.isdisjoint(path.ends) for path in paths)
+
+    def under_way(self, now: float) -> float:
+        """Bytes that were sent within the last latency."""
+        latest = self.path or (self.flying[-1].path if self.flying else None)
+        return self.sent_bytes - self.sent_by(now - latest.latency_s(now)) if latest else 0.0
+
+    def send_again(self, lost: float, packet: float) -> None:
+        """What was under way is lost, and its last packet at least has to be sent again."""
+        if self.queue:
+            lost -= self.queue[0].unsend(lost)
+        for transfer in reversed(self.flying):
+            assert transfer.arrival is not None
+            transfer.arrival.cancel()
+            lost -= transfer.unsend(max(lost, packet))
+        self.queue[:0] = self.flying
+        self.flying = []
+        self.marks = []
 
     def sent_by(self, time: float) -> float:
         """How much had been sent by a time not longer ago than one latency."""

@@ -1,19 +1,37 @@
 """A picture of a simulation in which nothing can happen any more: who waits for what, where, and in which circle."""
 
 import asyncio
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import networkx as nx
 
-if TYPE_CHECKING:
-    from atoll.world.sim.simulation import Simulation
+from atoll.world.sim.links import Links
+from atoll.world.sim.loop import VirtualLoop
+from atoll.world.sim.reach import Reach
+from atoll.world.sim.world import SimWorld
 
 __all__ = ["draw_stall"]
 
 
-def draw_stall(simulation: "Simulation") -> str:
+class Stuck(Protocol):
+    """What is drawn."""
+
+    loop: VirtualLoop
+    links: Links
+
+    @property
+    def now(self) -> float: ...
+
+    @property
+    def worlds(self) -> Mapping[str, SimWorld]: ...
+
+    def reaches(self) -> Iterator[Reach]: ...
+
+
+def draw_stall(simulation: Stuck) -> str:
     """Who waits for what, drawn."""
     waits = [(world.name, waiter) for world in simulation.worlds.values() for waiter in world.waiters()]
     stuck = [connection for connection in simulation.links.busy if connection.queue]

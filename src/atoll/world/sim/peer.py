@@ -8,19 +8,19 @@ it uses them itself, and nobody relays.
 """
 
 import asyncio
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
-from atoll.trace import MessageRefused, Transferred
+from atoll.trace import Event, MessageRefused, Transferred
 from atoll.world.base import Buffer, Lane, Message, Peer, frame_bytes
 from atoll.world.sim.connection import Connection, Transfer
 from atoll.world.sim.links import Links
+from atoll.world.sim.loop import VirtualLoop
+from atoll.world.sim.physics import Physics
+from atoll.world.sim.reach import Reach
 
-if TYPE_CHECKING:
-    from atoll.world.sim.simulation import Simulation
-    from atoll.world.sim.world import SimWorld
-
-__all__ = ["Flight", "Order", "SimPeer"]
+__all__ = ["Flight", "Order", "SimPeer", "Simulated"]
 
 
 class Order:
@@ -54,12 +54,68 @@ class Order:
         return ready
 
 
+class Door(Protocol):
+    """What a peer asks of its node's world."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def simulation(self) -> "Simulated": ...
+
+    def peer(self, name: str) -> "SimPeer": ...
+
+    def order(self, sender: str, lane: Lane) -> "Order": ...
+
+    def deliver(self, message: Message) -> None: ...
+
+    def hand_over(self, size: int) -> None: ...
+
+    async def receive_from(self, sender: str | None, channel: str) -> Message: ...
+
+
+class Simulated(Protocol):
+    """What nodes ask of their simulation."""
+
+    seed: int
+    loop: VirtualLoop
+    links: Links
+    physics: Physics
+    node_names: tuple[str, ...]
+    is_unruly: bool
+    aloft: "dict[tuple[SimPeer, Flight], tuple[str, Transfer] | None]"
+
+    @property
+    def now(self) -> float: ...
+
+    @property
+    def worlds(self) -> Mapping[str, Door]: ...
+
+    def record(self, event: Event) -> None: ...
+
+    def relay(self, carrying: Coroutine[Any, Any, None], name: str) -> None: ...
+
+    def fates(self, sender: str, receiver: str) -> Iterator[tuple[str, float]]: ...
+
+    def reach(self, node: str, peer: str) -> Reach: ...
+
+    def reach_changed(self) -> "asyncio.Future[None]": ...
+
+    def waiting_for_reach(self) -> AbstractContextManager[None]: ...
+
+    def relays(self, node: str, peer: str) -> bool: ...
+
+    def way(self, node: str, peer: str, origin: str) -> str | None: ...
+
+    def length_s(self, node: str, peer: str) -> float: ...
+
+
 class SimPeer(Peer):
     """A peer in the simulated world."""
 
     __slots__ = ("_bulk", "_control", "_name", "_world")
 
-    def __init__(self, world: "SimWorld", name: str) -> None:
+    def __init__(self, world: Door, name: str) -> None:
         self._world = world
         self._name = name
         self._bulk: Connection | None = None
@@ -254,7 +310,7 @@ class Flight:
         self.left_by: list[SimPeer] = []
         """Which peers' own links it has left over."""
 
-    def land(self, simulation: "Simulation") -> None:
+    def land(self, simulation: Simulated) -> None:
         self.arrived = True
         for peer in self.left_by:
             simulation.aloft.pop((peer, self), None)

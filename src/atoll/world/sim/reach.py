@@ -41,7 +41,7 @@ class Reach:
         self._round_trip_s = round_trip_s or 0.0
         self._works = self.reachable = round_trip_s is not None
         # What it would have noticed by now, had somebody asked before.
-        since_s = self._links.changed_s(node, peer)
+        since_s = self._links.wiring.changed_s(node, peer)
         if loop.time() < since_s + self._delay_s():
             self.reachable = not self._works
             self._timer = loop.at(since_s + self._delay_s(), self._notice, background=True)
@@ -51,7 +51,7 @@ class Reach:
         """Whether somebody waits for a change that may yet come."""
         if not self.waiting:
             return False
-        may_change = self._links.may_close if self.reachable else self._links.may_open
+        may_change = self._links.wiring.may_close if self.reachable else self._links.wiring.may_open
         return self._timer is not None or may_change(self.node, self.peer)
 
     def _delay_s(self) -> float:
@@ -59,7 +59,7 @@ class Reach:
 
     def look(self) -> None:
         """A link has changed: in a while the node notices what that means for it."""
-        works = self._links.works(self.node, self.peer)
+        works = self._links.wiring.works(self.node, self.peer)
         if works == self._works:
             return
         self._works = works

@@ -145,7 +145,7 @@ class Simulation:
         for fault in self._faults:
             for time, on in ((fault.at, True), (fault.until, False)):
                 if time < math.inf:
-                    self.links.faults_to_come += 1
+                    self.links.wiring.faults_to_come += 1
                     self.loop.at(time, self._change_fault, fault, on, background=True)
         try:
             with _quiet():
@@ -213,7 +213,7 @@ class Simulation:
     # Faults ---
 
     def _change_fault(self, fault: Fault, on: bool) -> None:  # noqa: FBT001 - called by a timer
-        self.links.faults_to_come -= 1
+        self.links.wiring.faults_to_come -= 1
         running = [task for name, task in self._tasks.items() if name not in self._crashed]
         if self._stopped or (running and all(task.done() for task in running)):
             return
@@ -344,7 +344,7 @@ class Simulation:
         """Whether weather can still wake somebody."""
         if self.links.waits_for_weather() or any(reach.may_wake for reach in self.reaches()):
             return True
-        return self.links.faults_to_come > 0 or (self._waiting_for_reach > 0 and self.links.may_change())
+        return self.links.wiring.faults_to_come > 0 or (self._waiting_for_reach > 0 and self.links.wiring.may_change())
 
 
 @contextmanager

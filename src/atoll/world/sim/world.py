@@ -6,7 +6,7 @@ import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from atoll.errors import UnknownPeer, nearest
 from atoll.network import Node
@@ -15,10 +15,7 @@ from atoll.trace import Computed, Event
 from atoll.world.base import Lane, Message, World
 from atoll.world.hearing import refuse
 from atoll.world.inbox import Mailboxes, Waiter
-from atoll.world.sim.peer import Order, SimPeer
-
-if TYPE_CHECKING:
-    from atoll.world.sim.simulation import Simulation
+from atoll.world.sim.peer import Order, SimPeer, Simulated
 
 __all__ = ["SimWorld"]
 
@@ -30,7 +27,7 @@ class Gate:
 
     __slots__ = ("_shut", "_simulation")
 
-    def __init__(self, simulation: "Simulation") -> None:
+    def __init__(self, simulation: Simulated) -> None:
         self._simulation = simulation
         self._shut: asyncio.Future[None] | None = None
 
@@ -65,7 +62,7 @@ class SimWorld(World):
         "slowness",
     )
 
-    def __init__(self, simulation: "Simulation", node: Node) -> None:
+    def __init__(self, simulation: Simulated, node: Node) -> None:
         self.simulation = simulation
         self._node = node
         self._mailboxes = Mailboxes(self._standing_still, lambda message: refuse(self, message))

@@ -1,0 +1,45 @@
+"""Tensors as they travel between the stages of an island."""
+
+import math
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from atoll.codecs import Codec
+
+__all__ = ["pack", "read_tensors", "unpack"]
+
+
+def pack(values: Tensor, wire: Codec, key: int) -> dict[str, Tensor]:
+    """Values as they travel: numbers that are no fractions as they are, others as a codec writes them."""
+    values = values.detach()
+    if not values.is_floating_point():
+        return {"whole": values.cpu().contiguous()}
+    encoded = wire.encode(values.float().flatten(), key)
+    kind = torch.empty(0, dtype=values.dtype)
+    return {"coded": encoded.cpu(), "shape": torch.tensor(values.shape, dtype=torch.int64), "kind": kind}
+
+
+def unpack(tensors: dict[str, Tensor], wire: Codec, key: int) -> Tensor:
+    """What `pack` packed; `ValueError` if it is not that."""
+    if "whole" in tensors:
+        return tensors["whole"]
+    shape = [int(size) for size in tensors["shape"]]
+    count = math.prod(shape)
+    coded = tensors["coded"]
+    if min(shape, default=1) < 1 or coded.dtype != torch.uint8 or len(coded) != wire.size(count):
+        raise ValueError(f"{len(coded)} bytes for {shape}")
+    try:
+        return wire.decode(coded, count, key).view(shape).to(tensors["kind"].dtype)
+    except (RuntimeError, IndexError) as error:
+        raise ValueError(str(error)) from None
+
+
+def read_tensors(body: bytes | memoryview) -> dict[str, Tensor]:
+    """What a message brings: numbers alone (safetensors), no code can come with them; `ValueError` if it is none."""
+    try:
+        return safetensors.torch.load(bytes(body))
+    except safetensors.SafetensorError as error:
+        raise ValueError(str(error)) from None
