@@ -21,7 +21,7 @@ from atoll.strategies.pushes import PushTalk
 from atoll.strategies.rounds.fragment import Fragment
 from atoll.strategies.rounds.lineage import Standing
 from atoll.strategies.rounds.models import ModelRounds
-from atoll.strategies.rounds.trailer import Tail
+from atoll.strategies.rounds.trailer import Trailer
 from atoll.training.replica import TrainedReplica
 from atoll.vectors import Vector
 
@@ -61,7 +61,7 @@ def lie_in_rounds(lie: str) -> None:
 
             return lying
 
-        wrap(Tail, "own", own)
+        wrap(Trailer, "own", own)
 
     def payload(honest: Any) -> Any:
         def lying(fragment: Any, snapshot: Vector | None, weight: float) -> Vector | None:

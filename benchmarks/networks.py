@@ -32,6 +32,7 @@ STRATEGIES = [
     "allreduce:every=4,paced",
     "vrl",
     "vrl:codec=int4",
+    "vrl:codec=int4,overlap,warmup=5",
 ]
 
 

@@ -13,13 +13,17 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import IO, Any, TypeVar
 
 import pytest
 
 import atoll
-from atoll.cli import main
+from atoll.cli import app, main
+from atoll.codecs import CODECS
+from atoll.collectives import COLLECTIVES
 from atoll.network import load_network, parse_network, preset_names
+from atoll.strategies import RECIPES
+from atoll.training import TASKS
 from atoll.world.faults import load_faults
 from tests import commands
 from tests.training.idx import write_small_mnist
@@ -36,6 +40,19 @@ def examples(path: Path) -> list[tuple[str, str]]:
     return re.findall(r"```python\n((?:(?!```).)*)```\n+```\n(.*?)```", path.read_text(), re.DOTALL)
 
 
+@pytest.fixture
+def _nothing_stays_registered() -> Iterator[None]:
+    """Examples add strategies, codecs, collectives, tasks and commands."""
+    registries: list[dict[str, Any]] = [RECIPES, CODECS, COLLECTIVES, TASKS]
+    before, commands = [dict(each) for each in registries], list(app.registered_commands)
+    yield
+    for registry, known in zip(registries, before, strict=True):
+        registry.clear()
+        registry.update(known)
+    app.registered_commands[:] = commands
+
+
+@pytest.mark.usefixtures("_nothing_stays_registered")
 @pytest.mark.parametrize("path", [path for path in DOCUMENTS if examples(path)], ids=lambda path: path.name)
 def test_examples_print_what_the_document_shows(path: Path) -> None:
     for code, expected in examples(path):

@@ -67,7 +67,7 @@ PUBLIC = {
         "Round",
         "SendLog",
         "Spawn",
-        "Trailer",
+        "TrailerLayout",
         "broadcast",
     ],
     "atoll.strategies": [

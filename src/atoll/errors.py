@@ -118,13 +118,13 @@ def nearest(wrong: str, valid: Iterable[str]) -> str:
     >>> nearest("trianlge", ["nine", "triangle"])
     "did you mean 'triangle'?"
     >>> nearest("x", ["nine", "triangle"])
-    'valid are: nine, triangle'
+    'choose from: nine, triangle'
     """
     names = list(valid)
     close = difflib.get_close_matches(wrong, names, n=1)
     if close:
         return f"did you mean {close[0]!r}?"
-    return "valid are: " + ", ".join(names)
+    return "choose from: " + ", ".join(names)
 
 
 @contextlib.contextmanager

@@ -15,7 +15,17 @@ from typing import Annotated, Any, Literal
 
 from atoll.errors import AtollError, TaskError, nearest
 
-__all__ = ["Count", "Range", "Read", "Setting", "parse_settings", "parse_size", "settings_of", "write_settings"]
+__all__ = [
+    "Count",
+    "OneOf",
+    "Range",
+    "Read",
+    "Setting",
+    "parse_settings",
+    "parse_size",
+    "settings_of",
+    "write_settings",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +52,13 @@ class Read:
     write: Callable[[Any], str] = str
 
 
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """A choice whose names are known when it is read."""
+
+    names: Callable[[], tuple[str, ...]]
+
+
 Count = Annotated[int, Range(1)]
 
 
@@ -52,7 +69,7 @@ class Setting:
     name: str
     kind: Any
     default: Any
-    how: Range | Read = Range()
+    how: Range | Read | OneOf = Range()
 
     @classmethod
     def of(cls, name: str, hint: Any, default: Any) -> "Setting":
@@ -65,6 +82,8 @@ class Setting:
     @property
     def choices(self) -> tuple[str, ...]:
         """What it may be, where it is a choice."""
+        if isinstance(self.how, OneOf):
+            return self.how.names()
         return typing.get_args(self.kind) if typing.get_origin(self.kind) is Literal else ()
 
     @property
@@ -88,7 +107,7 @@ class Setting:
                 value = text if text in self.choices else None
             elif self.kind is bool:
                 value = {"yes": True, "true": True, "no": False, "false": False}.get(text)
-            else:
+            elif isinstance(self.how, Range):
                 value = self.kind(text)
                 value = value if value in self.how else None
         except ValueError:

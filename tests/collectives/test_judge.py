@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atoll.collectives import Judge, Lengths, Trailer
+from atoll.collectives import Judge, Lengths, TrailerLayout
 from atoll.collectives.judge import FAR_OUT, HEAVY, PATIENCE
 from atoll.vectors import Vector
 
@@ -28,7 +28,7 @@ class Heard(list[str]):
 
 def judge(*, lenient: bool = False, origin: Vector | None = None) -> tuple[Judge, Heard]:
     heard = Heard()
-    found = Judge(Trailer(counts=2, work=lambda trailer, _: int(trailer[1])), heard)
+    found = Judge(TrailerLayout(counts=2, work=lambda trailer, _: int(trailer[1])), heard)
     found.begin("round 7", origin, far_out=math.inf if lenient else FAR_OUT)
     return found, heard
 
@@ -126,7 +126,7 @@ def test_a_weight_is_cut_down() -> None:
 def test_nobody_says_what_others_have_done() -> None:
     heard = Heard()
     places = {"a": (1,), "b": (2,), "c": (3,)}
-    found = Judge(Trailer(counts=4, own=lambda name: places[name]), heard)
+    found = Judge(TrailerLayout(counts=4, own=lambda name: places[name]), heard)
     found.begin("round 7", None)
     said = [np.array(each, dtype=np.float32) for each in ([1, 5, 0, 0], [1, 0, 5, 9], [1, 0, 0, 5])]
     _, tail = found.add_up(("a", "b", "c"), vectors(1, 1, 1), said)

@@ -60,17 +60,19 @@ def together(world: World) -> tuple[Numbers, Numbers]:
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("codec", ["", ",codec=int8"])
-@pytest.mark.parametrize("harm", ["times 100", "garbage"])
-def test_one_member_in_five_cannot_spoil_it(rule: Rule, codec: str, harm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("damage", ["times 100", "garbage"])
+def test_one_member_in_five_cannot_spoil_it(
+    rule: Rule, codec: str, damage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     honest, draw, seen = Round.gather, np.random.default_rng(0), Refusals()
 
     async def gather(meeting: Round, body: bytes, tag: str = "all") -> list[bytes | memoryview]:
-        if harm == "garbage" and meeting.world.name == "3":
+        if damage == "garbage" and meeting.world.name == "3":
             body = draw.integers(0, 256, len(body), dtype=np.uint8).tobytes()
         return await honest(meeting, body, tag)
 
     def look(replica: VectorReplica) -> None:
-        if harm == "times 100" and replica.world.name == "3" and replica.steps % 2 == 1:
+        if damage == "times 100" and replica.world.name == "3" and replica.steps % 2 == 1:
             replica.values = replica.values * 100 + 5
 
     monkeypatch.setattr(Round, "gather", gather)

@@ -2,18 +2,18 @@
 
 import torch
 
-from atoll.islands.curriculum import TaskLesson
+from atoll.islands.curriculum import TaskCurriculum
 from atoll.training.parts import Parts
 from tests.islands.test_layout import task
 
 
-def lesson() -> TaskLesson:
+def curriculum() -> TaskCurriculum:
     toy = task()
-    return TaskLesson(toy, Parts(toy, ("a", "d"), shards="iid", seed=3), seed=3)
+    return TaskCurriculum(toy, Parts(toy, ("a", "d"), shards="iid", seed=3), seed=3)
 
 
 def test_all_nodes_build_the_same_model() -> None:
-    one, other = lesson(), lesson()
+    one, other = curriculum(), curriculum()
     state = torch.random.get_rng_state()
     built = one.build()
     assert torch.equal(state, torch.random.get_rng_state()), "nobody else's random numbers are used up"
@@ -24,7 +24,7 @@ def test_all_nodes_build_the_same_model() -> None:
 
 
 def test_batches_go_on_where_they_were() -> None:
-    one, other = lesson(), lesson()
+    one, other = curriculum(), curriculum()
     assert one.save() == {}, "who is not first has none"
     take = one.source(0, "island a")
     for _ in range(30):

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from atoll.errors import AtollError
-from atoll.islands.curriculum import TaskLesson
-from atoll.islands.layers import Stock
+from atoll.islands.curriculum import TaskCurriculum
+from atoll.islands.layers import LayerStore
 from atoll.islands.span import Held
 from atoll.network import parse_network
 from atoll.trace import Trace
@@ -21,7 +21,7 @@ from atoll.world.sim.world import SimWorld
 from tests.islands.test_layout import SIX, task
 
 
-class Unlike(TaskLesson):
+class Unlike(TaskCurriculum):
     """Every node's model begins as it likes."""
 
     alike = False
@@ -48,39 +48,39 @@ def test_layers_come_from_whoever_has_them(tmp_path: Path) -> None:
         if world.name not in values:
             await world.sleep(50)
             return
-        stock = Stock(Scoped(world, "islands"), Unlike(values[world.name]))
+        store = LayerStore(Scoped(world, "islands"), Unlike(values[world.name]))
         async with asyncio.TaskGroup() as group:
-            stock.start(group.create_task)  # type: ignore[arg-type]
+            store.start(group.create_task)  # type: ignore[arg-type]
             if world.name == "a":
-                layers = stock.build(range(2))  # 0 is in use, 2 is in a checkpoint, the rest is as it was at first
+                layers = store.build(range(2))  # 0 is in use, 2 is in a checkpoint, the rest is as it was at first
                 with torch.no_grad():
                     for each in layers[0].module.parameters():
                         each.fill_(5.0)
                 layers[0].updates = 9
-                stock.use(layers)
-                kept = stock.build([2])
+                store.use(layers)
+                kept = store.build([2])
                 with torch.no_grad():
                     for each in kept[2].module.parameters():
                         each.fill_(7.0)
-                other = Stock(Scoped(world, "islands"), Unlike(0.0))
+                other = LayerStore(Scoped(world, "islands"), Unlike(0.0))
                 other.use(kept)
-                stock.shelve(other.pack())
-                assert stock.held == [0, 1]
-                assert stock.spare == {2: 0}
+                store.shelve(other.pack())
+                assert store.held == [0, 1]
+                assert store.spare == {2: 0}
                 await world.sleep(50)
             else:
-                old = stock.build([0])
-                stock.use(old)
-                stock.use({})
-                assert stock.spare == {0: 0}, "what it once had is no more what is used"
-                got = await stock.fetch([0, 2, 5], lambda _: ["c", "a"])
+                old = store.build([0])
+                store.use(old)
+                store.use({})
+                assert store.spare == {0: 0}, "what it once had is no more what is used"
+                got = await store.fetch([0, 2, 5], lambda _: ["c", "a"])
                 assert got[0].updates == 9
                 found["b"] = [float(next(iter(each.module.parameters())).detach().mean()) for each in got.values()]
-                nobody = await stock.fetch([0], lambda _: [])
+                nobody = await store.fetch([0], lambda _: [])
                 found["alone"] = [float(next(iter(nobody[0].module.parameters())).detach().mean())]
-                like = {layer: Held(held.module, None) for layer, held in stock.build([0, 2, 5]).items()}
+                like = {layer: Held(held.module, None) for layer, held in store.build([0, 2, 5]).items()}
                 with pytest.raises(AtollError, match="5: nobody who can be reached"):
-                    await stock.copy(like, lambda _: ["a"])
+                    await store.copy(like, lambda _: ["a"])
                 await world.sleep(50)
 
     crash = """[[fault]]\nkind = "crash"\nnodes = ["c"]\nat = 0.0\n"""
@@ -92,17 +92,17 @@ def test_layers_come_from_whoever_has_them(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_is_what_was_in_use() -> None:
-    lesson = Unlike(3.0)
-    stock = Stock(None, lesson)  # type: ignore[arg-type]
-    layers = stock.build([0, 2])
+    curriculum = Unlike(3.0)
+    store = LayerStore(None, curriculum)  # type: ignore[arg-type]
+    layers = store.build([0, 2])
     for held in layers.values():
         held.updates = 4
-    stock.use(layers)
-    stock.use(stock.build([5]))
-    assert stock.held == [5]
-    assert stock.spare == {0: 4, 2: 4}, "what it had before it can still give"
-    again = Stock(None, Unlike(0.0))  # type: ignore[arg-type]
-    again.shelve(stock.pack())
+    store.use(layers)
+    store.use(store.build([5]))
+    assert store.held == [5]
+    assert store.spare == {0: 4, 2: 4}, "what it had before it can still give"
+    again = LayerStore(None, Unlike(0.0))  # type: ignore[arg-type]
+    again.shelve(store.pack())
     assert again.spare == {5: 0}
     again.take_from_shelf()
     assert again.spare == {}

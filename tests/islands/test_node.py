@@ -11,7 +11,7 @@ from torch import nn
 from atoll.config import RunConfig
 from atoll.islands import read_tensors
 from atoll.islands.assembly import Assembly
-from atoll.islands.curriculum import TaskLesson
+from atoll.islands.curriculum import TaskCurriculum
 from atoll.islands.layout import Layout, lay_out, survey_task
 from atoll.islands.node import IslandNode, Seated
 from atoll.islands.settings import parse_islands
@@ -32,9 +32,9 @@ from tests.islands.test_layout import SIX, run, task
 NAMES = ("a", "b", "c", "d", "e", "f")
 
 
-def node_of(world: World, layout: Layout, lesson: TaskLesson, strategy: str, seated: Seated) -> IslandNode:
+def node_of(world: World, layout: Layout, curriculum: TaskCurriculum, strategy: str, seated: Seated) -> IslandNode:
     first, talk = Settlement.first(layout), parse_strategy(strategy)
-    return IslandNode(world, layout.survey, layout.settings, lesson, talk, first=first, seated=seated)
+    return IslandNode(world, layout.survey, layout.settings, curriculum, talk, first=first, seated=seated)
 
 
 def test_unequal_cuts_meet_at_the_mean_of_the_whole(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_unequal_cuts_meet_at_the_mean_of_the_whole(tmp_path: Path) -> None:
         return whole[order[0]]
 
     async def program(world: SimWorld) -> None:
-        await node_of(world, layout, TaskLesson(still, parts, seed=0), "allreduce:every=2", seated).run()
+        await node_of(world, layout, TaskCurriculum(still, parts, seed=0), "allreduce:every=2", seated).run()
 
     before = {}
     with Trace(tmp_path / "t.jsonl") as trace:
@@ -147,7 +147,7 @@ def test_what_a_lost_node_knew_comes_from_others(tmp_path: Path) -> None:
         seats[world.name] = order, layers
 
     async def program(world: SimWorld) -> None:
-        await node_of(world, layout, TaskLesson(still, parts, seed=0), "none", seated).run()
+        await node_of(world, layout, TaskCurriculum(still, parts, seed=0), "none", seated).run()
 
     crash = parse_faults('[[fault]]\nkind = "crash"\nnodes = ["b"]\nat = 5.0\n', network.node_names)
     with Trace(tmp_path / "t.jsonl") as trace:

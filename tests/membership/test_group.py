@@ -268,7 +268,7 @@ class Sent:
 @example("stray", 2**64, "2", {})
 @example("accept", 1, "0", {"view": "0.0", "summary": [["a", "b"]]})
 def test_whatever_a_member_says_the_others_go_on(kind: str, number: Any, leader: Any, more: dict[str, Any]) -> None:
-    """It is refused before anything changes, or does no harm: the two others are in one view in the end."""
+    """It is refused before anything changes, or does no damage: the two others are in one view in the end."""
     groups: dict[str, Group] = {}
 
     async def program(world: SimWorld) -> None:

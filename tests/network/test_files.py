@@ -114,7 +114,7 @@ class TestRefusing:
             ),
             (
                 HEAD + '[[link]]\nbetween = ["x*", "1"]',
-                "mine, link 1, between: there is no node or hub 'x*'; valid are: 0, 1, 2",
+                "mine, link 1, between: there is no node or hub 'x*'; choose from: 0, 1, 2",
             ),
         ],
     )

@@ -11,7 +11,7 @@ from atoll.network import load_network
 from atoll.runs.simulated import simulate
 from atoll.strategies.rounds.driver import Driver
 from atoll.strategies.rounds.fragment import Fragment
-from atoll.strategies.rounds.trailer import Tail
+from atoll.strategies.rounds.trailer import Trailer
 from atoll.trace import ContributionRefused, Tested, read_trace
 from atoll.training.replica import TrainedReplica
 from atoll.vectors import Vector
@@ -42,8 +42,8 @@ def test_one_member_that_lies(strategy: str, lie: str, tmp_path: Path, monkeypat
     def own(replica: TrainedReplica, weight: float, report: Vector, *, alarm: bool = False) -> Vector:
         return tail(replica, 1e6 if "weight" in lie and replica.world.name == "3" else weight, report, alarm=alarm)
 
-    tail = Tail.own
-    monkeypatch.setattr(Tail, "own", staticmethod(own))
+    tail = Trailer.own
+    monkeypatch.setattr(Trailer, "own", staticmethod(own))
     monkeypatch.setattr(Driver, "__init__", watch)
     monkeypatch.setattr(Fragment, "payload", payload)
     spec = RunConfig(

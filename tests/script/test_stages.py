@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import atoll
 from atoll.errors import AtollError, TaskError
-from atoll.script.stages import ScriptLesson
+from atoll.script.stages import ScriptCurriculum
 from atoll.training.task import Examples
 from tests.script.test_run import Others
 
@@ -122,23 +122,23 @@ def test_an_optimiser_like_the_scripts() -> None:
     model = deep()
     groups: list[dict[str, Any]] = [{"params": model[0].parameters(), "lr": 0.5}, {"params": model[2:].parameters()}]
     optimizer = torch.optim.AdamW(groups, lr=0.1, weight_decay=0.3)
-    lesson = ScriptLesson(model, optimizer, Examples(*example()), LOSS, names=("a", "b"))
+    curriculum = ScriptCurriculum(model, optimizer, Examples(*example()), LOSS, names=("a", "b"))
     for layer, rate in ((0, 0.5), (2, 0.1)):
-        made = lesson.optimizer(list(model[layer].parameters()))
+        made = curriculum.optimizer(list(model[layer].parameters()))
         assert type(made) is torch.optim.AdamW
         assert made.param_groups[0]["lr"] == rate
         assert made.param_groups[0]["weight_decay"] == 0.3
     optimizer.param_groups[0]["lr"] = 0.05
-    lesson.learned(1, 0.0)
-    assert lesson._made[0][0]["lr"] == 0.05
+    curriculum.learned(1, 0.0)
+    assert curriculum._made[0][0]["lr"] == 0.05
 
     class Own(torch.optim.SGD):
         def __init__(self, params: Any, secret: int) -> None:
             super().__init__(params, lr=secret)
 
-    lesson = ScriptLesson(model, Own(model.parameters(), 1), Examples(*example()), LOSS, names=("a",))
+    curriculum = ScriptCurriculum(model, Own(model.parameters(), 1), Examples(*example()), LOSS, names=("a",))
     with pytest.raises(TaskError, match="a Own cannot be made for a layer"):
-        lesson.optimizer(list(model[0].parameters()))
+        curriculum.optimizer(list(model[0].parameters()))
 
 
 def test_what_is_not_to_be_trained_is_not() -> None:

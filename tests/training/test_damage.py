@@ -7,7 +7,7 @@ from atoll.config import RunConfig
 from atoll.network import load_network
 from atoll.runs import simulate
 from atoll.trace import ContributionRefused, Tested, read_trace
-from atoll.training.damage import Harm
+from atoll.training.damage import Damage
 from atoll.world.faults import Fault, parse_faults
 
 
@@ -18,7 +18,7 @@ def test_what_a_broken_machine_makes_of_a_step() -> None:
         Fault("slow", 0, 9, ("1",), factor=2.0),
     )
     before, after = np.array([1, 2], dtype=np.float32), np.array([1.5, 2], dtype=np.float32)
-    well, broken = Harm("0", faults, 0), Harm("1", faults, 0)
+    well, broken = Damage("0", faults, 0), Damage("1", faults, 0)
     assert not well.now(1.5)
     assert not broken.now(2.5)
     assert broken(broken.now(1), before, after) == pytest.approx([51, 2])

@@ -3,16 +3,20 @@
 What a user got wrong is told in one line on standard error, with exit status 2.
 """
 
+import importlib
 import io
+import pkgutil
 import sys
 
 import typer
 
-from atoll.cli import compare, fuzz, networks, node, plan, probe, report, strategies  # commands register themselves
 from atoll.cli.app import app
 from atoll.errors import UserError
 
-__all__ = ["app", "compare", "fuzz", "main", "networks", "node", "plan", "probe", "report", "strategies"]
+__all__ = ["app", "main"]
+
+for _module in pkgutil.iter_modules(__path__):  # commands register themselves
+    importlib.import_module(f"{__name__}.{_module.name}")
 
 
 def main() -> None:

@@ -30,19 +30,23 @@ def _version(wanted: bool) -> None:  # noqa: FBT001 - the shape of a typer callb
 @app.callback()
 def _atoll(
     version: Annotated[  # noqa: FBT002 - handled by its callback
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     pass
 
 
-NetworkName = Annotated[str, typer.Argument(help="A preset's name, or the path of a TOML file.")]
-TaskName = Annotated[str, typer.Option("--task", help="digits, mnist, text, or your own as module:object.")]
-Data = Annotated[Path | None, typer.Option("--data", help="Where the task's data lies.")]
-ShardsName = Annotated[str, typer.Option("--shards", help="iid, dirichlet:A, label or seldp.")]
-Device = Annotated[str, typer.Option("--device", help="Where torch computes: cpu, cuda, cuda:1.")]
-Out = Annotated[Path, typer.Option("--out", help="Where traces and the report go.")]
+NetworkName = Annotated[str, typer.Argument(help="A preset network, or the path of a network file (TOML).")]
+TaskName = Annotated[
+    str, typer.Option("--task", help="What to train: digits, mnist, text, or your own as module:object.")
+]
+Data = Annotated[Path | None, typer.Option("--data", help="Folder with the task's data.")]
+ShardsName = Annotated[
+    str, typer.Option("--shards", help="How examples are split between nodes: iid, dirichlet:A, label or seldp.")
+]
+Device = Annotated[str, typer.Option("--device", help="Torch device: cpu, cuda, cuda:1.")]
+Out = Annotated[Path, typer.Option("--out", help="Folder for traces and the report.")]
 Script = Annotated[
     list[str] | None,
-    typer.Argument(help="Your own script, train.py, and its arguments, instead of a task.", metavar="[SCRIPT ARGS…]"),
+    typer.Argument(help="Your own training script and its arguments, instead of a task.", metavar="[SCRIPT ARGS…]"),
 ]

@@ -21,15 +21,21 @@ if TYPE_CHECKING:
 __all__ = ["compare", "run"]
 
 Limit = Annotated[
-    float | None, typer.Option("--limit", min=1.0, help="Virtual seconds; 20 times the ideal if left out.")
+    float | None,
+    typer.Option(
+        "--limit", min=1.0, help="Stop each run after this many (virtual) seconds; default: 20 times the ideal."
+    ),
 ]
-Faults = Annotated[Path | None, typer.Option("--faults", help="A script of faults, TOML (docs/faults.md).")]
+Faults = Annotated[Path | None, typer.Option("--faults", help="A fault script, TOML (docs/faults.md).")]
 WorldName = Annotated[
-    str, typer.Option("--world", help="sim, or emulate: real processes and real TCP on this machine, in real time.")
+    str,
+    typer.Option(
+        "--world", help="sim (simulated), or emulate: real processes and real TCP on this machine, in real time."
+    ),
 ]
 Islands = Annotated[
     str,
-    typer.Option("--islands", help="Nodes that hold a model together: auto, or A1+A2/B1+B2 (docs/islands.md)."),
+    typer.Option("--islands", help="Split the model over groups of nodes: auto, or A1+A2/B1+B2 (docs/islands.md)."),
 ]
 
 
@@ -38,22 +44,25 @@ def compare(
     network: NetworkName = "triangle",
     script: Script = None,
     strategies: Annotated[
-        list[str] | None, typer.Option("--strategy", "-s", help="May be given many times; a good choice if left out.")
+        list[str] | None,
+        typer.Option(
+            "--strategy", "-s", help="A communication strategy; repeat for several. Default: a good selection."
+        ),
     ] = None,
     task: TaskName = "digits",
     data: Data = None,
     shards: ShardsName = "dirichlet:0.3",
-    seeds: Annotated[int, typer.Option(min=1, help="How many.")] = 5,
-    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = os.cpu_count() or 1,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds.")] = 5,
+    jobs: Annotated[int, typer.Option(min=1, help="Parallel runs.")] = os.cpu_count() or 1,
     limit: Limit = None,
     device: Device = "cpu",
     faults: Faults = None,
     world: WorldName = "sim",
     islands: Islands = "",
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the results here too.")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Also write the results to this file.")] = None,
     out: Out = Path("report"),
 ) -> None:
-    """Find out which strategy reaches the target first, in simulation: a table, traces, and a page to look at."""
+    """Compare communication strategies by time to target, in simulation: a table, traces, and a report page."""
     from atoll.compare import DEFAULT_STRATEGIES, Plan
     from atoll.strategies import ISLANDS_STRATEGY
 
@@ -125,16 +134,18 @@ def _compare(plan: "Plan", out: Path, *, jobs: int, json_file: Path | None) -> N
 @app.command()
 def run(
     context: typer.Context,
-    network: Annotated[str, typer.Argument(help="A network (see compare), or a run's configuration, TOML or JSON.")],
+    network: Annotated[str, typer.Argument(help="A network, or a run's configuration file (docs/config.md).")],
     script: Script = None,
     strategy: Annotated[
         str | None,
-        typer.Option("--strategy", "-s", help="Of communication; else what the script says, or a plain mean."),
+        typer.Option(
+            "--strategy", "-s", help="Communication strategy; default: the script's own, or allreduce:every=8."
+        ),
     ] = None,
     task: TaskName = "digits",
     data: Data = None,
     shards: ShardsName = "dirichlet:0.3",
-    seed: Annotated[int, typer.Option(help="Where all randomness comes from.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     limit: Limit = None,
     device: Device = "cpu",
     faults: Faults = None,
@@ -142,13 +153,17 @@ def run(
     islands: Islands = "",
     *,
     checkpoint: Annotated[
-        Path | None, typer.Option("--checkpoint", help="Save here, now and then, what every node is.")
+        Path | None, typer.Option("--checkpoint", help="Folder: save every node's state there regularly.")
     ] = None,
     checkpoint_every: Annotated[
-        float | None, typer.Option(min=1.0, help="Virtual seconds between checkpoints; 60 if left out.")
+        float | None, typer.Option(min=1.0, help="Virtual seconds between checkpoints; default: 60.")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the last one in --checkpoint.")] = False,
-    save: Annotated[Path | None, typer.Option("--save", help="Write the model here at the end (safetensors).")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue from the last checkpoint in --checkpoint.")
+    ] = False,
+    save: Annotated[
+        Path | None, typer.Option("--save", help="Write the final model to this file (safetensors).")
+    ] = None,
     out: Out = Path("report"),
 ) -> None:
     """Train once, in simulation or on an emulated network, and show it as it goes.

@@ -15,14 +15,15 @@ __all__ = ["fuzz"]
 
 @app.command()
 def fuzz(
-    seeds: Annotated[int, typer.Option(min=1, help="How many.")] = 200,
-    first: Annotated[int, typer.Option(min=0, help="The first of them.")] = 0,
-    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = os.cpu_count() or 1,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of random fault scripts.")] = 200,
+    first: Annotated[int, typer.Option(min=0, help="The first seed.")] = 0,
+    jobs: Annotated[int, typer.Option(min=1, help="Parallel runs.")] = os.cpu_count() or 1,
     strategies: Annotated[
-        list[str] | None, typer.Option("--strategy", "-s", help="May be given many times; all kinds if left out.")
+        list[str] | None,
+        typer.Option("--strategy", "-s", help="A communication strategy; repeat for several. Default: all."),
     ] = None,
     *,
-    islands: Annotated[bool, typer.Option("--islands", help="Nodes hold models together, a stage each.")] = False,
+    islands: Annotated[bool, typer.Option("--islands", help="Test islands: models split over several nodes.")] = False,
 ) -> None:
     """Run strategies under random faults, in simulation, and look whether what must always hold does hold."""
     from rich.progress import Progress

@@ -15,10 +15,10 @@ __all__ = ["networks"]
 @app.command()
 def networks(
     name: Annotated[
-        str | None, typer.Argument(help="A preset's name, or the path of a TOML file; all if left out.")
+        str | None, typer.Argument(help="A preset network, or the path of a network file; default: list the presets.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="The weather to show.")] = 0,
-    seconds: Annotated[float | None, typer.Option(min=1.0, max=100_000.0, help="How much of it to show.")] = None,
+    seed: Annotated[int, typer.Option(help="Random seed of the outages shown.")] = 0,
+    seconds: Annotated[float | None, typer.Option(min=1.0, max=100_000.0, help="Seconds to show.")] = None,
 ) -> None:
     """List the networks that ship with Atoll, or show one: a drawing, its links, and what happens to them."""
     console = Console()

@@ -16,46 +16,55 @@ __all__ = ["node"]
 def node(
     script: Script = None,
     listen: Annotated[
-        str | None, typer.Option("--listen", help="HOST:PORT to be dialled at; without --join this begins a run.")
+        str | None,
+        typer.Option("--listen", help="HOST:PORT to accept connections at; without --join this starts a new run."),
     ] = None,
-    join: Annotated[str | None, typer.Option("--join", help="An invitation: joins the run that it is for.")] = None,
+    join: Annotated[str | None, typer.Option("--join", help="An invitation: join that run.")] = None,
     task: Annotated[
-        str | None, typer.Option("--task", help="digits if left out; who joins need only name its own, module:object.")
+        str | None,
+        typer.Option(
+            "--task", help="What to train; default: digits. To join a run, name only a task of your own, module:object."
+        ),
     ] = None,
     data: Data = None,
     strategy: Annotated[
         str | None,
-        typer.Option("--strategy", "-s", help="Of communication; else what the script says, or a plain mean."),
+        typer.Option(
+            "--strategy", "-s", help="Communication strategy; default: the script's own, or allreduce:every=8."
+        ),
     ] = None,
     shards: ShardsName = "seldp",
-    seed: Annotated[int, typer.Option(help="Where all randomness comes from.")] = 0,
-    seats: Annotated[int, typer.Option(min=2, max=250, help="How many machines may take part at one time.")] = 16,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
+    seats: Annotated[int, typer.Option(min=2, max=250, help="Largest number of machines at one time.")] = 16,
     device: Device = "cpu",
     public: Annotated[
-        list[str] | None, typer.Option("--public", help="HOST:PORT to tell others, if not what --listen says.")
+        list[str] | None, typer.Option("--public", help="HOST:PORT to announce to others, if it differs from --listen.")
     ] = None,
     key: Annotated[
-        Path | None, typer.Option("--key", help="A file: keep this machine's key and run: it goes on in its old seat.")
+        Path | None,
+        typer.Option("--key", help="Key file: a machine that restarts with it takes its old place in the run."),
     ] = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="Leave after so many; never if left out.")] = None,
-    save: Annotated[Path | None, typer.Option("--save", help="Write the model here at the end (safetensors).")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Leave after this many steps; default: never.")] = None,
+    save: Annotated[
+        Path | None, typer.Option("--save", help="Write the final model to this file (safetensors).")
+    ] = None,
     islands: Annotated[
-        str, typer.Option("--islands", help="auto: nodes hold the model together (docs/islands.md).")
+        str, typer.Option("--islands", help="auto: split the model over groups of nodes (docs/islands.md).")
     ] = "",
     memory: Annotated[
-        str | None, typer.Option("--memory", help="What an island may use of this machine, as 8GB; else what is free.")
+        str | None, typer.Option("--memory", help="Memory that islands may use here, as 8GB; default: what is free.")
     ] = None,
     checkpoint: Annotated[
-        Path | None, typer.Option("--checkpoint", help="A file: keep this node's state, and go on from it.")
+        Path | None, typer.Option("--checkpoint", help="File: save this node's state there, and resume from it.")
     ] = None,
     config: Annotated[
-        Path | None, typer.Option("--config", help="A run's configuration: begins a run as it says (docs/config.md).")
+        Path | None, typer.Option("--config", help="Start a run with this configuration file (docs/config.md).")
     ] = None,
     out: Out = Path("live"),
 ) -> None:
-    """Take part in a run over real links: begin one, or join one with an invitation.  Ctrl-C leaves.
+    """Train on real machines: start a run, or join one with an invitation.  Ctrl-C leaves.
 
-    What a run is about (--task, --strategy, --shards, --seed, --seats) is said by who begins it.
+    --task, --strategy, --shards, --seed and --seats are set by the machine that starts the run.
     """
     from atoll.config import RunConfig
     from atoll.nodes import run_node, run_script_node

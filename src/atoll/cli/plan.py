@@ -24,14 +24,14 @@ def plan(
         typer.Option(help="Plan for a model whose weights, gradients and optimiser take this much, as 6GB."),
     ] = None,
     node_memory: Annotated[
-        str | None, typer.Option(help="What nodes have that do not declare theirs; 4GB where --model-memory is given.")
+        str | None, typer.Option(help="Memory of nodes that declare none; default with --model-memory: 4GB.")
     ] = None,
     islands: Annotated[
-        str, typer.Option(help="auto, or the nodes of each: A1+A2/B1+B2; and settings (docs/islands.md).")
+        str, typer.Option(help="auto, or the nodes of each island: A1+A2/B1+B2; and settings (docs/islands.md).")
     ] = "auto",
-    every: Annotated[int, typer.Option(min=1, help="Steps between two averages of islands.")] = 8,
-    seed: Annotated[int, typer.Option(help="Of the search, where there are many nodes.")] = 0,
-    out: Annotated[Path, typer.Option("--out", help="Where the picture goes.")] = Path("plan.png"),
+    every: Annotated[int, typer.Option(min=1, help="Steps between two averages over islands.")] = 8,
+    seed: Annotated[int, typer.Option(help="Random seed of the search.")] = 0,
+    out: Annotated[Path, typer.Option("--out", help="File for the picture.")] = Path("plan.png"),
 ) -> None:
     """Find out who should hold which layers of a model: islands, stages, memory, and how fast that will be."""
     from atoll.islands import Averaging, Costs

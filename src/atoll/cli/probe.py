@@ -14,8 +14,8 @@ __all__ = ["probe"]
 
 @app.command()
 def probe(
-    invitation: Annotated[str, typer.Argument(help="To a run.")],
-    save: Annotated[Path | None, typer.Option("--save", help="Write the network here, as TOML.")] = None,
+    invitation: Annotated[str, typer.Argument(help="An invitation to the run.")],
+    save: Annotated[Path | None, typer.Option("--save", help="Write the network to this file (TOML).")] = None,
 ) -> None:
     """Ask a run what its nodes have measured of their links; the network can be simulated later."""
     from atoll.report.probe import network_of, probe_run

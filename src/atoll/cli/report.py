@@ -14,10 +14,8 @@ __all__ = ["report"]
 
 @app.command()
 def report(
-    folder: Annotated[Path, typer.Argument(help="What --out was.")],
-    tensorboard: Annotated[
-        Path | None, typer.Option("--tensorboard", help="Write scalars for TensorBoard here.")
-    ] = None,
+    folder: Annotated[Path, typer.Argument(help="The folder that --out named.")],
+    tensorboard: Annotated[Path | None, typer.Option("--tensorboard", help="Folder for TensorBoard scalars.")] = None,
 ) -> None:
     """Make the table and the page again, from traces alone."""
     from atoll.report.results import read_folder

@@ -12,7 +12,7 @@ __all__ = ["strategies"]
 
 
 @app.command()
-def strategies(name: Annotated[str | None, typer.Argument(help="One of them; all if left out.")] = None) -> None:
+def strategies(name: Annotated[str | None, typer.Argument(help="A strategy; default: list all.")] = None) -> None:
     """List the strategies, or show one: what it does, its settings, and where it comes from."""
     from atoll.report.tables import list_strategies, show_strategy
     from atoll.strategies import RECIPES

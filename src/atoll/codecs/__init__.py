@@ -1,8 +1,14 @@
-"""What is said: vectors in few bytes, and what is left unsaid."""
+"""Vectors in few bytes, and error feedback for what is lost.  Every file here registers its codecs."""
 
-from atoll.codecs.base import Codec
+import importlib
+import pkgutil
+
+from atoll.codecs.base import CODECS, Codec
 from atoll.codecs.dense import Dense
 from atoll.codecs.feedback import Feedback
-from atoll.codecs.spec import CODECS, parse_codec, write_codec
+from atoll.codecs.spec import parse_codec, write_codec
 
 __all__ = ["CODECS", "Codec", "Dense", "Feedback", "parse_codec", "write_codec"]
+
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")

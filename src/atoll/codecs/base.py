@@ -5,13 +5,14 @@ What a codec loses is the business of `atoll.codecs.feedback`.
 """
 
 import abc
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-__all__ = ["SLAB", "Codec", "as_bytes", "from_bytes", "slabs"]
+__all__ = ["CODECS", "SLAB", "Codec", "as_bytes", "from_bytes", "register", "slabs"]
 
 SLAB = 1 << 18
 """Values that are worked on at a time on a CPU: they stay in its cache, and so do their temporaries."""
@@ -62,3 +63,19 @@ def slabs(values: Tensor, multiple: int) -> list[Tensor]:
         return [values] if len(values) else []
     size = max(1, SLAB // multiple) * multiple
     return [values[start : start + size] for start in range(0, len(values), size)]
+
+
+CODECS: dict[str, tuple[Callable[[float], Codec], float | None, str]] = {}
+"""By name: how each is made of its number, that number by default (`None`: it has none), and what it keeps."""
+
+
+def register(name: str, make: Callable[[float], Codec], about: str, *, number: float | None = None) -> None:
+    """Makes a codec one that users can write.
+
+    Args:
+        name: what they write.
+        make: makes it of the number behind the slash.
+        about: what it keeps.
+        number: that number by default; it has none if left out.
+    """
+    CODECS[name] = make, number, about

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from atoll.codecs.base import Codec, as_bytes, from_bytes, slabs
+from atoll.codecs.base import Codec, as_bytes, from_bytes, register, slabs
 from atoll.codecs.bits import pack, packed_size, unpack
 
 __all__ = ["Blocks"]
@@ -47,3 +47,7 @@ class Blocks(Codec):
 def _rows(values: Tensor) -> Tensor:
     missing = -len(values) % BLOCK
     return (torch.cat([values, values.new_zeros(missing)]) if missing else values).view(-1, BLOCK)
+
+
+register("int8", lambda _: Blocks(8), "8 bits a value, a scale for each 256")
+register("int4", lambda _: Blocks(4), "4 bits a value, a scale for each 256")

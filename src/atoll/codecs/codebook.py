@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from atoll.codecs.base import SLAB, Codec, as_bytes, from_bytes, slabs
+from atoll.codecs.base import SLAB, Codec, as_bytes, from_bytes, register, slabs
 from atoll.codecs.bits import pack, packed_size, unpack
 
 __all__ = ["Codebook", "bins"]
@@ -92,3 +92,7 @@ def _sum(numbers: Tensor) -> Tensor:
 
 def _mean(total: Tensor, many: Tensor) -> Tensor:
     return total / many.clamp_min(1)
+
+
+register("bits2", lambda _: Codebook(2), "2 bits a value, a codebook for each 4096")
+register("bits1", lambda _: Codebook(1), "1 bit a value, a codebook for each 4096")

@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from atoll.codecs.base import Codec, as_bytes, from_bytes
+from atoll.codecs.base import Codec, as_bytes, from_bytes, register
 
 __all__ = ["Dense", "Half"]
 
@@ -48,3 +48,8 @@ class Half(Codec):
 
     def decode(self, encoded: Tensor, count: int, key: int = 0) -> Tensor:  # noqa: ARG002
         return from_bytes(encoded, self._dtype, 0, count).float()
+
+
+register("dense", lambda _: Dense(), "every value in 32 bits")
+register("bf16", lambda _: Half(brain=True), "every value in 16 bits, with the range of 32")
+register("fp16", lambda _: Half(brain=False), "every value in 16 bits, finer and of less range")

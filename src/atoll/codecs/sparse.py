@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from atoll.codecs.base import Codec, as_bytes, from_bytes, slabs
+from atoll.codecs.base import Codec, as_bytes, from_bytes, register, slabs
 from atoll.codecs.bits import pack, packed_size, unpack, width
 from atoll.codecs.codebook import bins
 
@@ -149,3 +149,9 @@ class RandomK(Codec):
             keep = kept(count, self.ratio)
             decoded[self._places(count, key, encoded.device)] = from_bytes(encoded, torch.float32, 0, keep)
         return decoded
+
+
+register("topk", TopK, "the largest, this share of all", number=0.01)
+register("chunk", lambda keep: ChunkTopK(int(keep)), "this many of the largest of each 4096", number=64)
+register("chunk2", lambda keep: ChunkTopK(int(keep), bits=2), "the same, 2 bits a value", number=64)
+register("randk", RandomK, "this share, drawn anew each time, no places sent", number=0.01)

@@ -1,34 +1,11 @@
 """Codecs by name: `int8`, `topk/0.01`, `chunk/64`, `chunk2/64`, `lowrank/4`."""
 
 import dataclasses
-from collections.abc import Callable
 
-from atoll.codecs.base import Codec
-from atoll.codecs.blocks import Blocks
-from atoll.codecs.codebook import Codebook
-from atoll.codecs.dense import Dense, Half
-from atoll.codecs.sparse import ChunkTopK, RandomK, TopK
-from atoll.codecs.transform import Cosine, LowRank
+from atoll.codecs.base import CODECS, Codec
 from atoll.errors import StrategyError, nearest
 
-__all__ = ["CODECS", "parse_codec", "write_codec"]
-
-CODECS: dict[str, tuple[Callable[[float], Codec], float | None, str]] = {
-    "dense": (lambda _: Dense(), None, "every value in 32 bits"),
-    "bf16": (lambda _: Half(brain=True), None, "every value in 16 bits, with the range of 32"),
-    "fp16": (lambda _: Half(brain=False), None, "every value in 16 bits, finer and of less range"),
-    "int8": (lambda _: Blocks(8), None, "8 bits a value, a scale for each 256"),
-    "int4": (lambda _: Blocks(4), None, "4 bits a value, a scale for each 256"),
-    "bits2": (lambda _: Codebook(2), None, "2 bits a value, a codebook for each 4096"),
-    "bits1": (lambda _: Codebook(1), None, "1 bit a value, a codebook for each 4096"),
-    "topk": (TopK, 0.01, "the largest, this share of all"),
-    "chunk": (lambda keep: ChunkTopK(int(keep)), 64, "the largest so many of each 4096"),
-    "chunk2": (lambda keep: ChunkTopK(int(keep), bits=2), 64, "the same, 2 bits a value"),
-    "randk": (RandomK, 0.01, "this share, drawn anew each time, no places sent"),
-    "dct": (lambda keep: Cosine(int(keep)), 32, "the largest so many cosine coefficients of each 64 × 64"),
-    "lowrank": (lambda rank: LowRank(int(rank)), 2, "two factors of this rank of the vector as a matrix"),
-}
-"""How each is made of its number, that number unless given, and what it keeps."""
+__all__ = ["parse_codec", "write_codec"]
 
 
 def parse_codec(text: str, where: str = "codec") -> Codec:

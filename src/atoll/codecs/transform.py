@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from atoll.codecs.base import Codec, as_bytes, from_bytes
+from atoll.codecs.base import Codec, as_bytes, from_bytes, register
 from atoll.codecs.sparse import ChunkTopK
 
 __all__ = ["Cosine", "LowRank", "matrix_shape"]
@@ -90,3 +90,7 @@ class LowRank(Codec):
         left = from_bytes(encoded, torch.float32, 0, rows * rank).view(rows, rank)
         right = from_bytes(encoded, torch.float32, 4 * rows * rank, columns * rank).view(columns, rank)
         return (left @ right.T).flatten()[:count]
+
+
+register("dct", lambda keep: Cosine(int(keep)), "this many of the cosine coefficients of each 64 × 64", number=32)
+register("lowrank", lambda rank: LowRank(int(rank)), "two factors of this rank of the vector as a matrix", number=2)

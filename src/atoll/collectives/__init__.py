@@ -1,7 +1,7 @@
 """How vectors are combined between nodes: collectives in which everybody takes part."""
 
 from atoll.collectives.algorithms import COLLECTIVES, Collective, broadcast
-from atoll.collectives.judge import Judge, Lengths, Trailer
+from atoll.collectives.judge import Judge, Lengths, TrailerLayout
 from atoll.collectives.round import Body, Round, SendLog, Spawn
 
 __all__ = [
@@ -13,6 +13,6 @@ __all__ = [
     "Round",
     "SendLog",
     "Spawn",
-    "Trailer",
+    "TrailerLayout",
     "broadcast",
 ]

@@ -24,13 +24,25 @@ import numpy as np
 
 from atoll.collectives.round import Body, Round, Vector
 
-__all__ = ["COLLECTIVES", "Collective", "broadcast", "direct", "gather", "halving_doubling", "ring", "star", "tree"]
+__all__ = ["COLLECTIVES", "Collective", "broadcast", "collective"]
 
 Collective = Callable[[Round, Vector], Awaitable[Vector]]
+COLLECTIVES: dict[str, Collective] = {}
 PIECE_VALUES = 1 << 18
 """What is added up at a time, a megabyte: less makes more messages."""
 
 
+def collective(name: str) -> Callable[[Collective], Collective]:
+    """Makes a function the collective of a name, which strategies can go by (`via=`)."""
+
+    def register(sum_up: Collective) -> Collective:
+        COLLECTIVES[name] = sum_up
+        return sum_up
+
+    return register
+
+
+@collective("star")
 async def star(meeting: Round, vector: Vector) -> Vector:
     """Gather to the first member, which sums and broadcasts."""
     async with meeting.sending() as send:
@@ -45,6 +57,7 @@ async def star(meeting: Round, vector: Vector) -> Vector:
         return total
 
 
+@collective("gather")
 async def gather(meeting: Round, vector: Vector) -> Vector:
     """Everybody sends all to everybody, and everybody adds up: least latency, most bytes."""
     bodies = await meeting.gather(vector.tobytes())
@@ -54,6 +67,7 @@ async def gather(meeting: Round, vector: Vector) -> Vector:
     return total
 
 
+@collective("direct")
 async def direct(meeting: Round, vector: Vector) -> Vector:
     """Reduce-scatter and all-gather, everybody with everybody at once.
 
@@ -81,6 +95,7 @@ async def direct(meeting: Round, vector: Vector) -> Vector:
     return np.concatenate([total for each in sums for total in each])
 
 
+@collective("ring")
 async def ring(meeting: Round, vector: Vector) -> Vector:
     """Reduce-scatter around a ring, then all-gather around it."""
     rank, size = meeting.rank, meeting.size
@@ -98,6 +113,7 @@ async def ring(meeting: Round, vector: Vector) -> Vector:
     return np.concatenate(shares)
 
 
+@collective("tree")
 async def tree(meeting: Round, vector: Vector) -> Vector:
     """Reduce up a binomial tree whose root is the first member, then broadcast down it."""
     rank, size = meeting.rank, meeting.size
@@ -121,6 +137,7 @@ async def tree(meeting: Round, vector: Vector) -> Vector:
         return total
 
 
+@collective("hd")
 async def halving_doubling(meeting: Round, vector: Vector) -> Vector:
     """Recursive halving and doubling; members beyond the largest power of two give theirs to a partner before."""
     rank, size = meeting.rank, meeting.size
@@ -170,13 +187,3 @@ async def broadcast(meeting: Round, root: int, body: Body) -> Body:
                 child = (root + place + (1 << level)) % size
                 await send.has_left(child, send.raw(child, "tell", body))
     return body
-
-
-COLLECTIVES: dict[str, Collective] = {
-    "star": star,
-    "gather": gather,
-    "direct": direct,
-    "ring": ring,
-    "tree": tree,
-    "hd": halving_doubling,
-}

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Links", "broadcast_s", "collective_s", "ring_order", "tree_order"]
+__all__ = ["COSTED", "Links", "broadcast_s", "collective_s", "ring_order", "tree_order"]
 
 Matrix = NDArray[np.float64]
 Sends = dict[tuple[int, int], float]
@@ -117,6 +117,10 @@ def _halving_doubling(count: int, size: float) -> Iterator[Sends]:
     yield from reversed(halves)
     if extra:
         yield {(i - core, i): size for i in extra}
+
+
+COSTED = ("star", "gather", "direct", "ring", "tree", "hd")
+"""The collectives whose cost is known."""
 
 
 def collective_s(via: str, size: float, links: Links) -> float:

@@ -18,8 +18,8 @@ import numpy as np
 
 from atoll.codecs.bits import packed_size, width
 from atoll.codecs.sparse import TopK, kept
-from atoll.collectives import COLLECTIVES, Round, SendLog, Spawn
-from atoll.collectives.cost import Links, broadcast_s, collective_s, ring_order, tree_order
+from atoll.collectives import Round, SendLog, Spawn
+from atoll.collectives.cost import COSTED, Links, broadcast_s, collective_s, ring_order, tree_order
 from atoll.collectives.reduce import AgreedTopK, Coded, Reduced, Reduction
 from atoll.trace import Planned
 from atoll.vectors import Vector
@@ -199,11 +199,11 @@ class Flexible(Reduction):
         middle = 4 * kept(count, self._ratio or RATIOS[len(RATIOS) // 2]) + tail_bytes
         self._orders = {"ring": ring_order(self._known), "tree": tree_order(self._known, middle)}
         self._planned_for = picture
-        ways = (self._via,) if self._via else ("own", *COLLECTIVES)
+        ways = (self._via,) if self._via else ("own", *COSTED)
         if self._ratio:
             return self._cheapest(ways, self._ratio, count, tail_bytes), why
         plans, gains = [], []
-        for some, keeps in ((("own",), 1.0), (tuple(COLLECTIVES), self._shared)):
+        for some, keeps in ((("own",), 1.0), (COSTED, self._shared)):
             if allowed := tuple(way for way in some if way in ways):
                 plans += [self._cheapest(allowed, ratio, count, tail_bytes) for ratio in RATIOS]
                 gains += [float(gain) * keeps for gain in self._gains]

@@ -20,7 +20,7 @@ import numpy as np
 
 from atoll.vectors import Vector, length
 
-__all__ = ["Judge", "Lengths", "Trailer"]
+__all__ = ["Judge", "Lengths", "TrailerLayout"]
 
 FAR_OUT = 5.0
 """How many times as long as the median of the others' a vector may be: what a node has learned in some steps."""
@@ -111,7 +111,7 @@ class Lengths:
 
 
 @dataclass(frozen=True, slots=True)
-class Trailer:
+class TrailerLayout:
     """What the numbers behind the values of a round mean: the weight comes first."""
 
     counts: int = 1
@@ -133,9 +133,9 @@ class Judge:
     """
 
     def __init__(
-        self, trailer: Trailer | None = None, refuse: Callable[[str, str], None] = lambda _name, _why: None
+        self, trailer: TrailerLayout | None = None, refuse: Callable[[str, str], None] = lambda _name, _why: None
     ) -> None:
-        self._trailer = trailer or Trailer()
+        self._trailer = trailer or TrailerLayout()
         self._refuse = refuse
         self._round = ""
         self._origin: Vector | None = None

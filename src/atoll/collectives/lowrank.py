@@ -21,7 +21,10 @@ class LowRankSum(Reduction):
     """
 
     exact = False
-    vias = tuple(COLLECTIVES)
+
+    @property
+    def vias(self) -> tuple[str, ...]:
+        return tuple(COLLECTIVES)
 
     def __init__(self, rank: int) -> None:
         self._rank = rank

@@ -88,7 +88,10 @@ class Plain(Reduction):
     """
 
     exact = True
-    vias = tuple(dict.fromkeys(("direct", *COLLECTIVES)))
+
+    @property
+    def vias(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(("direct", *COLLECTIVES)))
 
     async def __call__(self, meeting: Round, values: Vector, tail: Vector, via: str) -> Reduced:
         if via in SEEN:
@@ -251,7 +254,10 @@ class AgreedTopK(Reduction):
     lead: Literal["star", "var"] = "star"
 
     exact = False
-    vias = tuple(COLLECTIVES)
+
+    @property
+    def vias(self) -> tuple[str, ...]:
+        return tuple(COLLECTIVES)
 
     async def __call__(self, meeting: Round, values: Vector, tail: Vector, via: str) -> Reduced:
         count = len(values)

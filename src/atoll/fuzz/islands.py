@@ -23,7 +23,7 @@ from torch import nn
 from torch.optim import SGD
 
 from atoll.errors import TaskError
-from atoll.islands.curriculum import TaskLesson
+from atoll.islands.curriculum import TaskCurriculum
 from atoll.islands.layout import Layout, lay_out
 from atoll.islands.node import IslandNode
 from atoll.islands.settings import parse_islands
@@ -116,9 +116,11 @@ def check_islands(net: Network, seed: int, strategy: str, faults: tuple[Fault, .
     nodes: dict[str, IslandNode] = {}
 
     async def program(world: SimWorld) -> None:
-        lesson = TaskLesson(task, parts, seed=seed)
+        curriculum = TaskCurriculum(task, parts, seed=seed)
         first, settings = Settlement.first(layout), layout.settings
-        nodes[world.name] = IslandNode(world, layout.survey, settings, lesson, parse_strategy(strategy), first=first)
+        nodes[world.name] = IslandNode(
+            world, layout.survey, settings, curriculum, parse_strategy(strategy), first=first
+        )
         await nodes[world.name].run()
 
     simulation = Simulation(net, seed=seed, trace=witness, faults=faults)

@@ -16,7 +16,7 @@ from atoll.training.batches import Batches
 from atoll.training.parts import Parts
 from atoll.training.task import Task
 
-__all__ = ["Exam", "Lesson", "TaskLesson"]
+__all__ = ["Curriculum", "Exam", "TaskCurriculum"]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -32,7 +32,7 @@ class Exam:
     rising: bool
 
 
-class Lesson(Protocol):
+class Curriculum(Protocol):
     """What is learned."""
 
     @property
@@ -67,7 +67,7 @@ class Lesson(Protocol):
     def load(self, saved: Saved) -> None: ...
 
 
-class TaskLesson:
+class TaskCurriculum:
     """A task's.
 
     Args:

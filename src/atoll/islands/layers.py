@@ -10,13 +10,13 @@ from torch import Tensor
 
 from atoll.errors import AtollError, CheckpointError
 from atoll.islands import read_tensors
-from atoll.islands.curriculum import Lesson
+from atoll.islands.curriculum import Curriculum
 from atoll.islands.span import Held, Layers, fill, layers_in, tensors_of, updates_in
 from atoll.training.drive import Background
 from atoll.world.base import Lane, Message, World
 from atoll.world.hearing import NOT_UNDERSTOOD, hear
 
-__all__ = ["Stock"]
+__all__ = ["LayerStore"]
 
 log = logging.getLogger("atoll")
 
@@ -26,17 +26,17 @@ TRIES, BETWEEN_S = 6, 0.5
 """How often all who may have a layer are asked, and what is waited in between."""
 
 
-class Stock:
+class LayerStore:
     """A node's layers.
 
     Args:
         hall: where nodes ask each other.
-        lesson: what is learned.
+        curriculum: what is learned.
     """
 
-    def __init__(self, hall: World, lesson: Lesson) -> None:
+    def __init__(self, hall: World, curriculum: Curriculum) -> None:
         self._hall = hall
-        self._lesson = lesson
+        self._curriculum = curriculum
         self._requests = 0
         self.used: Layers = {}
         """What its stage is made of."""
@@ -82,11 +82,11 @@ class Stock:
 
     def build(self, layers: Iterable[int]) -> dict[int, Held]:
         """Layers as they are at first."""
-        chain = self._lesson.build()
+        chain = self._curriculum.build()
         built = {}
         for layer in layers:
             parameters = list(chain[layer].parameters())
-            built[layer] = Held(chain[layer], self._lesson.optimizer(parameters) if parameters else None)
+            built[layer] = Held(chain[layer], self._curriculum.optimizer(parameters) if parameters else None)
         return built
 
     def take_from_shelf(self) -> None:
@@ -107,7 +107,7 @@ class Stock:
         wanted = list(wanted)
         built = self.build(layer for layer in wanted if layer not in self.used)
         filled = {layer: held for layer, held in built.items() if held.module.state_dict()}
-        left = await self._fill(filled, sources, first=not self._lesson.alike)
+        left = await self._fill(filled, sources, first=not self._curriculum.alike)
         if left:
             log.warning("%s: nobody gave layers %s: they begin as they did at first", self._hall.name, left)
         return {layer: self.used[layer] if layer in self.used else built[layer] for layer in wanted}
@@ -208,7 +208,7 @@ class Stock:
         for layer in newer:
             found |= {key: value for key, value in self._shelf.items() if key.startswith(f"{layer}/")}
         if first:
-            chain = self._lesson.build()
+            chain = self._curriculum.build()
             rest = [layer for layer in layers if layer not in here and layer not in newer and 0 <= layer < len(chain)]
             found |= tensors_of({layer: Held(chain[layer], None) for layer in rest})
         return found

@@ -13,7 +13,7 @@ from torch import nn
 
 from atoll.errors import CheckpointError
 from atoll.islands import Layer
-from atoll.islands.curriculum import Lesson
+from atoll.islands.curriculum import Curriculum
 from atoll.islands.layout import Facts, price, unknown
 from atoll.islands.node import IslandNode
 from atoll.islands.settings import IslandSettings
@@ -40,7 +40,7 @@ FREE = 0.8
 
 async def open_node(
     world: LiveWorld,
-    lesson: Lesson,
+    curriculum: Curriculum,
     example: Examples,
     settings: IslandSettings,
     strategy: Strategy,
@@ -51,14 +51,14 @@ async def open_node(
 
     Args:
         world: where it is.
-        lesson: what is learned.
+        curriculum: what is learned.
         example: a batch, to measure on.
         settings: how islands train.
         strategy: how they talk.
         memory: bytes that it may use; what the settings say, or what is free, if left out.
     """
-    links = await world.aside(lesson.build)
-    layers, terms = await world.aside(lambda: price(links, example, lesson.optimizer, settings))
+    links = await world.aside(curriculum.build)
+    layers, terms = await world.aside(lambda: price(links, example, curriculum.optimizer, settings))
     speed = await world.aside(lambda: speed_of(links, layers, example.inputs, lambda: world.now))
     if world.step_s:  # it plays a slower machine
         speed = min(speed, 3 * len(example) * sum(layer.flops for layer in layers) / world.step_s)
@@ -75,7 +75,7 @@ async def open_node(
         }
         return Facts(speed, room, ways)
 
-    return IslandNode(world, unknown(world.names, layers, terms), settings, lesson, strategy, find=find)
+    return IslandNode(world, unknown(world.names, layers, terms), settings, curriculum, strategy, find=find)
 
 
 def speed_of(
@@ -151,12 +151,12 @@ class Shelf:
                 raise CheckpointError(
                     f"{self._path}: holds a whole model, and not an island's layers: name another file"
                 )
-            node.stock.shelve(saved["layers"].tobytes())
+            node.store.shelve(saved["layers"].tobytes())
 
     def save(self, node: IslandNode) -> None:
         """What it uses now; what it has kept stays while it uses nothing."""
-        if node.stock.used:
-            packed = node.stock.pack()
+        if node.store.used:
+            packed = node.store.pack()
             write_node(self._path, {"layers": np.frombuffer(packed, dtype=np.uint8)}, self._identity)
 
 

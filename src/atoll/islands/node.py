@@ -19,10 +19,10 @@ from torch import nn
 
 from atoll.islands import Pipeline, Seat, StageModel
 from atoll.islands.assembly import Assembly
-from atoll.islands.curriculum import Lesson
+from atoll.islands.curriculum import Curriculum
 from atoll.islands.examine import Examination
 from atoll.islands.exchanges import RangeTalks
-from atoll.islands.layers import Stock
+from atoll.islands.layers import LayerStore
 from atoll.islands.layout import Facts, Survey
 from atoll.islands.settings import IslandSettings
 from atoll.islands.settlement import Settlement, Standing, settle
@@ -55,7 +55,7 @@ class IslandNode:
         world: where it is.
         survey: what is known of layers, machines and links.
         settings: how islands train.
-        lesson: what is learned.
+        curriculum: what is learned.
         strategy: how islands talk.
         first: who holds what at the beginning, where that is agreed on beforehand.
         find: finds out what this machine is like, where that is not declared.
@@ -68,7 +68,7 @@ class IslandNode:
         world: World,
         survey: Survey,
         settings: IslandSettings,
-        lesson: Lesson,
+        curriculum: Curriculum,
         strategy: Strategy,
         *,
         first: Settlement | None = None,
@@ -79,14 +79,14 @@ class IslandNode:
         self.world = world
         self._survey = survey
         self._settings = settings
-        self._lesson = lesson
+        self._curriculum = curriculum
         self._find = find
         self._facts = find() if find else None
         self._seated = seated
         self._at_boundary = at_boundary
         hall = Scoped(world, "islands", alone=find is not None)
         self.council = Group(hall, tuple(machine.name for machine in survey.machines))
-        self.stock = Stock(hall, lesson)
+        self.store = LayerStore(hall, curriculum)
         self._exchanges = RangeTalks(world, strategy, loss=self._loss, before_change=self._keep_versions)
         self._exchanges_are_old = False
         self._group: asyncio.TaskGroup | None = None
@@ -109,7 +109,7 @@ class IslandNode:
             self._group = group
             background = Background(group)
             self.council.start(background, self)
-            self.stock.start(background)
+            self.store.start(background)
             if self._find:
                 background(self._keep_looking())
                 background(self._begin_alone())
@@ -129,8 +129,8 @@ class IslandNode:
     def standing(self) -> Standing:
         """Where it stands now."""
         there = self._settlement.standing(self.world.name) if self._settlement else Standing()
-        spare = tuple(sorted(self.stock.spare.items()))
-        return dataclasses.replace(there, held=tuple(self.stock.held), spare=spare, facts=self._facts)
+        spare = tuple(sorted(self.store.spare.items()))
+        return dataclasses.replace(there, held=tuple(self.store.held), spare=spare, facts=self._facts)
 
     @property
     def seats(self) -> dict[str, Seat]:
@@ -172,7 +172,7 @@ class IslandNode:
             found = [name for name, (start, stop) in spans.items() if start <= layer < stop and name != self.world.name]
             return sorted(found, key=lambda name: name not in own)
 
-        await self.stock.copy({place: Held(layer, None) for place, layer in enumerate(chain)}, owners)
+        await self.store.copy({place: Held(layer, None) for place, layer in enumerate(chain)}, owners)
 
     # What all agree on ---
 
@@ -198,7 +198,7 @@ class IslandNode:
         standings = {name: Standing.read(summaries[name]) for name in view.members}
         about = hashlib.blake2b(json.dumps(summaries, sort_keys=True).encode(), digest_size=4).hexdigest()
         name = f"{view.name} {about}"  # numbers of views may come again after a checkpoint
-        self._settlement = settle(name, standings, self._survey, self._settings, self._lesson.shards)
+        self._settlement = settle(name, standings, self._survey, self._settings, self._curriculum.shards)
         if view.members[0] == self.world.name:
             self.world.record(self._settlement.layout.formed(at=self.world.now))
         if self._find and not self._settlement.layout.islands:
@@ -218,7 +218,7 @@ class IslandNode:
             self._exchanges.close()
             await self._until_decided()
             if self._settlement is settlement:
-                self.stock.use({})
+                self.store.use({})
                 self._is_at_boundary()
                 self._record_seat(None)
             return
@@ -244,9 +244,9 @@ class IslandNode:
 
     async def _fetch(self, settlement: Settlement) -> Layers:
         """All layers of the new seat: own ones, and what others know of the rest."""
-        name, alike = self.world.name, self._lesson.alike
+        name, alike = self.world.name, self._curriculum.alike
         wanted = range(*settlement.layout.spans[name])
-        return await self.stock.fetch(wanted, lambda layer: settlement.sources(name, layer, alike=alike))
+        return await self.store.fetch(wanted, lambda layer: settlement.sources(name, layer, alike=alike))
 
     def _stop(self) -> None:
         if self._work is not None:
@@ -257,9 +257,9 @@ class IslandNode:
 
     def _begin(self, settlement: Settlement, layers: Layers) -> None:
         assert self._group is not None
-        world, settings, lesson = self.world, self._settings, self._lesson
+        world, settings, curriculum = self.world, self._settings, self._curriculum
         seat = settlement.layout.seats[world.name]
-        self.stock.use(layers)
+        self.store.use(layers)
         held = nn.Sequential(*(each.module for each in layers.values()))
         self.stage = StageModel(
             held,
@@ -274,8 +274,8 @@ class IslandNode:
             Scoped(world, standing.scope),
             seat,
             self.stage,
-            source=lesson.source(standing.shard, standing.scope) if seat.before is None else None,
-            loss=lesson.loss if seat.after is None else None,
+            source=curriculum.source(standing.shard, standing.scope) if seat.before is None else None,
+            loss=curriculum.loss if seat.after is None else None,
             recompute=settings.recompute,
         )
         self._running = standing.scope
@@ -284,9 +284,9 @@ class IslandNode:
         self._refresh_exchanges()
         self._work = Background(self._group)
         self._examination = None
-        if lesson.exam:
+        if curriculum.exam:
             self._examination = Examination(
-                world, seat, self.stage, lesson.exam, scope=standing.scope, assembly=assembly
+                world, seat, self.stage, curriculum.exam, scope=standing.scope, assembly=assembly
             )
             self._examination.start(self._work)
         self._go_on()
@@ -315,7 +315,7 @@ class IslandNode:
         async def boundary(merged: bool) -> None:  # noqa: FBT001 - the shape of a boundary
             if self._examination:
                 self._examination.updated(merged=merged)
-            self._lesson.learned(self.updates, self._loss())
+            self._curriculum.learned(self.updates, self._loss())
             self._is_at_boundary()
             self._updated_once.set()
 
@@ -331,7 +331,7 @@ class IslandNode:
         assert self.pipeline is not None
         await self.pipeline.update()
         self.updates += 1
-        for held in self.stock.used.values():
+        for held in self.store.used.values():
             held.updates += 1
         if self._exchanges_are_old and self._stays:
             self._refresh_exchanges()
@@ -343,7 +343,7 @@ class IslandNode:
         assert self._group is not None
         self._exchanges_are_old = False
         wanted = self._settlement.standing(self.world.name).ranges
-        self._exchanges.follow(wanted, self.stock.used, self._group)
+        self._exchanges.follow(wanted, self.store.used, self._group)
 
     @property
     def _stays(self) -> bool:
@@ -369,11 +369,11 @@ class IslandNode:
         updates = self.stage.updates if self.stage else 0
         tested_at = self._examination.tested_at if self._examination else 0
         saved = {
-            "layers": np.frombuffer(self.stock.pack(), dtype=np.uint8),
+            "layers": np.frombuffer(self.store.pack(), dtype=np.uint8),
             "settlement": note(self._settlement.save() if self._settlement else None),
             "counts": note([self.updates, updates, tested_at]),
             "world": np.frombuffer(self.world.save(), dtype=np.uint8),
-            **under("lesson", self._lesson.save()),
+            **under("curriculum", self._curriculum.save()),
         }
         return saved | self._exchanges.save()
 
@@ -381,8 +381,8 @@ class IslandNode:
         """Goes on from what `save` gave; to be called before it runs."""
         found = read_note(saved["settlement"])
         self._settlement = Settlement.load(found, self._survey, self._settings) if found else None
-        self.stock.shelve(saved["layers"].tobytes())
-        self.stock.take_from_shelf()
+        self.store.shelve(saved["layers"].tobytes())
+        self.store.take_from_shelf()
         self.world.load(saved["world"].tobytes())
         self._resume = saved
 
@@ -395,5 +395,5 @@ class IslandNode:
         self.updates, self.stage.updates, tested_at = read_note(saved["counts"])
         if self._examination:
             self._examination.tested_at = tested_at
-        self._lesson.load(part("lesson", saved))
+        self._curriculum.load(part("curriculum", saved))
         self._exchanges.load(saved)

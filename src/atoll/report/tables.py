@@ -86,7 +86,7 @@ def show_strategy(recipe: Recipe) -> RenderableType:
     text = Text.assemble((recipe.name, "bold"), f"  {recipe.about}\n\n", ("rule   ", "dim"), f"{recipe.rule}\n")
     text.append_text(Text.assemble(("paper  ", "dim"), f"{recipe.paper}\n"))
     table = Table(box=None, pad_edge=False)
-    for column in ("setting", "what it takes", "unless given"):
+    for column in ("setting", "type", "default"):
         table.add_column(column)
     for setting in recipe.settings:
         default = (

@@ -254,7 +254,7 @@ async def _sit(seat: Seat, entrant: _Entrant, remembered: Remembered | None = No
             is_founder=entrant.is_founder,
         )
         host = world.host
-        host.desk.card = seat.card
+        host.registry.card = seat.card
         try:
             if machine.listen:
                 host.listener.listen_at(machine.listen, machine.public)
@@ -300,7 +300,7 @@ async def _remembering(kept: KeyFile | None, world: LiveWorld, invitation: Invit
             if session.id or host.addresses.get(name)
         }
         kept.remember(
-            Remembered(secret=invitation.secret, name=world.name, card=host.desk.card, began=began, peers=peers)
+            Remembered(secret=invitation.secret, name=world.name, card=host.registry.card, began=began, peers=peers)
         )
 
     async def keep() -> None:

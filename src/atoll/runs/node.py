@@ -19,7 +19,7 @@ from torch import nn
 
 from atoll.config import RunConfig
 from atoll.errors import CheckpointError, TaskError
-from atoll.islands.curriculum import TaskLesson
+from atoll.islands.curriculum import TaskCurriculum
 from atoll.islands.layout import Layout, lay_out
 from atoll.islands.live import Shelf, at_work, open_node
 from atoll.islands.node import IslandNode, Seated
@@ -195,7 +195,7 @@ class StageNode(Node):
         memory: float | None,
     ) -> None:
         super().__init__(world, kit)
-        self._lesson = TaskLesson(kit.task, kit.parts, seed=kit.config.seed)
+        self._curriculum = TaskCurriculum(kit.task, kit.parts, seed=kit.config.seed)
         self._shelf = shelf
         self._memory = memory
         self._node: IslandNode | None = None
@@ -204,7 +204,7 @@ class StageNode(Node):
                 world,
                 kit.layout.survey,
                 kit.layout.settings,
-                self._lesson,
+                self._curriculum,
                 kit.strategy,
                 first=Settlement.first(kit.layout),
                 seated=seated,
@@ -213,12 +213,12 @@ class StageNode(Node):
 
     @property
     def size(self) -> int:
-        return self._lesson.size
+        return self._curriculum.size
 
     def load(self, saved: Saved, *, anew: bool = False) -> None:
         assert self._node is not None, "only where islands are laid out"
         if anew:
-            self._node.stock.shelve(saved["layers"].tobytes())  # it has what it wrote before
+            self._node.store.shelve(saved["layers"].tobytes())  # it has what it wrote before
         else:
             self._node.load(saved)
 
@@ -233,7 +233,7 @@ class StageNode(Node):
                 await working.until(steps)
             finally:
                 if save:
-                    model = self._lesson.build()
+                    model = self._curriculum.build()
                     await self._node.collect(model)
                     safetensors.torch.save_model(model, str(save))
 
@@ -243,7 +243,7 @@ class StageNode(Node):
         assert settings is not None
         examples = kit.task.train
         example = Examples(examples.inputs[: kit.task.batch], examples.targets[: kit.task.batch])
-        return await open_node(self.world, self._lesson, example, settings, kit.strategy, memory=self._memory)
+        return await open_node(self.world, self._curriculum, example, settings, kit.strategy, memory=self._memory)
 
     def _test_finally(self, task: Task) -> float | None:  # noqa: ARG002 - it has no whole model
         return None

@@ -52,7 +52,7 @@ class Agent:
         self._task = launch.task
         self._thread = WorldThread(partial(launch.open_world, strategy))
         self.world = self._thread.world
-        self.strategy = str(launch.strategy or self.world.host.desk.card.get("strategy") or strategy)
+        self.strategy = str(launch.strategy or self.world.host.registry.card.get("strategy") or strategy)
         try:
             parse_for_script(self.strategy)
         except AtollError:
@@ -117,7 +117,7 @@ class Agent:
         self._thread.step_begins()
 
     def _refuse_another_size(self, size: int) -> None:
-        card = self.world.host.desk.card
+        card = self.world.host.registry.card
         if card.setdefault("parameters", size) not in {0, size}:
             told = f"the model has {size} values here and {card['parameters']} in the run"
             raise AtollError(f"{told}: run the same script with the same arguments on all nodes")

@@ -34,7 +34,7 @@ from atoll.world.hearing import hear
 from atoll.world.live.thread import WorldThread
 from atoll.world.scope import Scoped
 
-__all__ = ["Batch", "Loss", "ScriptLesson", "Stages"]
+__all__ = ["Batch", "Loss", "ScriptCurriculum", "Stages"]
 
 Batch = tuple[Tensor, Tensor]
 """Inputs and targets."""
@@ -52,7 +52,7 @@ _News = str | float | int
 """A batch is wanted; an update's loss; the island has ended, after so many updates."""
 
 
-class ScriptLesson:
+class ScriptCurriculum:
     """What a script's islands learn.
 
     Args:
@@ -201,13 +201,13 @@ class Stages:
         exam = _exam(test, measure or loss, rising=started(0).rising) if test else None
         self._thread = thread
         self._optimizer = optimizer
-        self._lesson = lesson = ScriptLesson(model, optimizer, example, loss, names=world.names, exam=exam)
+        self._curriculum = curriculum = ScriptCurriculum(model, optimizer, example, loss, names=world.names, exam=exam)
         room, how = parse_size(memory) if memory else None, parse_strategy(strategy)
-        self._node: IslandNode = thread.call(open_node(world, lesson, example, settings, how, memory=room))
+        self._node: IslandNode = thread.call(open_node(world, curriculum, example, settings, how, memory=room))
         self._started = started(sum(each.numel() for each in model.parameters()))
         self._pieces = settings.pieces
         self._most: int | None = None
-        lesson.may_begin = self._may_begin
+        curriculum.may_begin = self._may_begin
         self._is_at_work = False
         self._has_ended = False
         self.loss = float("nan")
@@ -221,7 +221,7 @@ class Stages:
     @property
     def layers(self) -> range:
         """Which layers of the model this node holds now."""
-        held = self._node.stock.used
+        held = self._node.store.used
         return range(min(held), max(held) + 1) if held else range(0)
 
     @property
@@ -243,7 +243,7 @@ class Stages:
         began, told = self.steps, 0
         while not self._has_ended and (updates is None or self.steps < updates):
             try:
-                news = self._lesson.news.get(timeout=LOOK_EVERY_S)
+                news = self._curriculum.news.get(timeout=LOOK_EVERY_S)
             except queue.Empty:
                 self._thread.check()
                 continue
@@ -259,7 +259,7 @@ class Stages:
                 yield self.loss
         while told < self.steps - began:  # an update is counted before its loss is here
             try:
-                news = self._lesson.news.get(timeout=LOOK_EVERY_S)
+                news = self._curriculum.news.get(timeout=LOOK_EVERY_S)
             except queue.Empty:
                 break
             if isinstance(news, float):
@@ -274,7 +274,7 @@ class Stages:
         the memory of the whole model.
         """
         self._begin()
-        model, links = self._lesson.copied()
+        model, links = self._curriculum.copied()
         self._thread.call(self._node.collect(links))
         return model
 
@@ -292,11 +292,11 @@ class Stages:
     def load(self, saved: Saved) -> None:
         if self._is_at_work:
             raise AtollError("run.resume: call it before training begins")
-        self._node.stock.shelve(saved["layers"].tobytes())
+        self._node.store.shelve(saved["layers"].tobytes())
         self._node.updates = int(read_note(saved["steps"]))
 
     async def _pack(self) -> bytes:
-        return await self._node.world.aside(self._node.stock.pack)
+        return await self._node.world.aside(self._node.store.pack)
 
     # In the world's thread ---
 
@@ -326,7 +326,7 @@ class Stages:
             listening.cancel()
 
     def _give(self, inputs: Tensor, targets: Tensor) -> None:
-        self._lesson.give(inputs, targets)
+        self._curriculum.give(inputs, targets)
         self._wake()
 
     @property
@@ -336,13 +336,13 @@ class Stages:
     def _hear_goodbye(self, message: Message) -> None:
         updates = int.from_bytes(message.head, "little")
         if message.sender in self._node.standing.order:
-            self._lesson.news.put(updates)
+            self._curriculum.news.put(updates)
 
     async def _linger(self) -> None:
         node = self._node
         since, others = node.world.now, [each for each in node.standing.order if each != node.world.name]
         while any(node.world.peer(each).reachable for each in others) and node.world.now < since + LONGEST_S:
-            if not node.stock.giving and node.world.now > max(since, node.stock.asked_s) + GOODBYE_S:
+            if not node.store.giving and node.world.now > max(since, node.store.asked_s) + GOODBYE_S:
                 return
             await node.world.sleep(0.1)
 

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from atoll.codecs import CODECS, Codec, parse_codec, write_codec
+from atoll.collectives import COLLECTIVES
 from atoll.collectives.reduce import Coded, Plain, Reduction
 from atoll.collectives.robust import Robust
-from atoll.settings import Range, Read
+from atoll.settings import OneOf, Range, Read
 from atoll.strategies.parts.ahead import Ahead, OwnSteps, SharedSteps
 from atoll.strategies.parts.merge import ByWork, Mean, Weight
 from atoll.strategies.parts.part import Part, part
@@ -26,7 +27,7 @@ Encoded = Annotated[Codec | None, Read(parse_codec, "a codec: " + ", ".join(CODE
 class Carried:
     """Which collective carries a round."""
 
-    via: Literal["auto", "star", "gather", "direct", "ring", "tree", "hd", "best"] = "auto"
+    via: Annotated[str, OneOf(lambda: ("auto", *COLLECTIVES, "best"))] = "auto"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

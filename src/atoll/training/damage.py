@@ -8,11 +8,11 @@ from atoll.seeds import derive
 from atoll.vectors import Vector
 from atoll.world.faults import Fault
 
-__all__ = ["Harm"]
+__all__ = ["Damage"]
 
 
-class Harm:
-    """One node's harm.
+class Damage:
+    """One node's damage.
 
     Args:
         node: its name.
@@ -22,7 +22,7 @@ class Harm:
 
     def __init__(self, node: str, faults: Sequence[Fault], seed: int) -> None:
         self._faults = [fault for fault in faults if fault.kind in ("garbage", "exaggerate") and node in fault.nodes]
-        self._draw = np.random.default_rng(derive(seed, "harm", node))
+        self._draw = np.random.default_rng(derive(seed, "damage", node))
 
     def now(self, seconds: float) -> list[Fault]:
         """What is wrong at a time."""

@@ -11,7 +11,7 @@ from torch import nn
 from atoll.errors import TaskError
 from atoll.trace import DataUsed, ExamplesUsed, TrainingStarted
 from atoll.training.batches import Batches
-from atoll.training.damage import Harm
+from atoll.training.damage import Damage
 from atoll.training.replica import TrainedReplica
 from atoll.training.shards import parse_shards
 from atoll.training.task import Task
@@ -73,7 +73,7 @@ class Parts:
             optimizer=self._optimizer,
             tester=self._tester,
             pieces=self._pieces,
-            harm=Harm(world.name, self._faults, self._seed),
+            damage=Damage(world.name, self._faults, self._seed),
             used=self.used,
         )
 

@@ -18,7 +18,7 @@ from atoll.state import Saved, part, under
 from atoll.strategies import Work
 from atoll.trace import EpochEnded
 from atoll.training.batches import Batches, Epoch
-from atoll.training.damage import Harm
+from atoll.training.damage import Damage
 from atoll.training.own import OwnReplica
 from atoll.training.parameters import Parameters
 from atoll.training.shards import Indices
@@ -44,7 +44,7 @@ class TrainedReplica(OwnReplica):
         seed: of the run; all nodes' models begin alike.
         optimizer: makes the inner optimiser.
         tester: tests a model.
-        harm: what is wrong with the machine.
+        damage: what is wrong with the machine.
         used: counts how often each example of the task was used.
     """
 
@@ -59,7 +59,7 @@ class TrainedReplica(OwnReplica):
         optimizer: Callable[[Iterable[nn.Parameter]], Optimizer],
         tester: Callable[[nn.Module, Vector], float],
         pieces: int = 1,
-        harm: Harm | None = None,
+        damage: Damage | None = None,
         used: NDArray[np.int64] | None = None,
     ) -> None:
         with torch.random.fork_rng(devices=[]):
@@ -70,7 +70,7 @@ class TrainedReplica(OwnReplica):
         self._index = Parameters(model)
         self._task = task
         self._tester = tester
-        self._harm = harm
+        self._damage = damage
         self._used = used
         self._batches = Batches(
             shard, task.batch, derive(seed, "batches", world.name), pieces=pieces, on_epoch=self._epoch_is_done
@@ -103,11 +103,11 @@ class TrainedReplica(OwnReplica):
 
     def update(self) -> None:
         """The optimiser's step."""
-        wrong = self._harm.now(self.world.now) if self._harm else []
+        wrong = self._damage.now(self.world.now) if self._damage else []
         before = self._parameters.read() if wrong else None
         self.optimizer.step()
-        if self._harm and before is not None:
-            self._parameters.write(self._harm(wrong, before, self._parameters.read()))
+        if self._damage and before is not None:
+            self._parameters.write(self._damage(wrong, before, self._parameters.read()))
         self.steps += 1
 
     def test(self) -> float:

@@ -95,7 +95,7 @@ async def goes_on(caplog: pytest.LogCaptureFixture) -> AsyncIterator[dict[str, L
             assert {task.get_name() for task in host._tasks if not task.done()} >= lasting
             host.sessions["c"].id = None
             host.addresses.pop("c", None)
-            host.desk._reserved.clear()
+            host.registry._reserved.clear()
             invitation = Invitation(INVITATION.secret, tuple(host.own_addresses))
             assert (await ask_for_report(invitation, Identity(INVITATION.secret)))["nodes"].keys() >= {"a", "b"}
             seat = await ask_for_seat(invitation, own := Identity(INVITATION.secret))
@@ -260,6 +260,6 @@ def test_a_large_piece_of_news_does_not_shut_the_door(caplog: pytest.LogCaptureF
                 await worlds["a"].peer("c").wait_until(reachable=False)
             await asyncio.sleep(1.5)  # news are told on
             assert not any(LONG in str(each) for each in worlds["a"].host.addresses.values())
-            assert len(json.dumps(worlds["a"].host.desk.report())) < 10_000
+            assert len(json.dumps(worlds["a"].host.registry.report())) < 10_000
 
     asyncio.run(run())

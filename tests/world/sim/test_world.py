@@ -58,7 +58,7 @@ class TestReceiving:
 
     def test_unknown_peers(self) -> None:
         async def program(world: SimWorld) -> None:
-            with pytest.raises(UnknownPeer, match="has no peer 'A9'; valid are: "):
+            with pytest.raises(UnknownPeer, match="has no peer 'A9'; choose from: "):
                 world.peer("A9")
             with pytest.raises(UnknownPeer, match="this node itself"):
                 world.peer(world.name)

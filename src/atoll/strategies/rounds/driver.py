@@ -32,7 +32,7 @@ from atoll.strategies.rounds.choice import Choice
 from atoll.strategies.rounds.fragment import Fragment
 from atoll.strategies.rounds.outcome import Averaged, Outcome, Pending
 from atoll.strategies.rounds.parts import RoundParts
-from atoll.strategies.rounds.trailer import Tail
+from atoll.strategies.rounds.trailer import Trailer
 from atoll.strategies.talk import Spawn
 from atoll.trace import ContributionRefused, Exchanged, Waited
 from atoll.vectors import Vector, all_finite
@@ -104,7 +104,7 @@ class Driver:
         self.buffers = replica.read(Quantity.BUFFERS)
         """What all members' were, on average, after the last round."""
         self._first_wait_s = first_wait_s
-        self._judge = Judge(Tail.trailer(replica, len(self.buffers)), self.refused)
+        self._judge = Judge(Trailer.trailer(replica, len(self.buffers)), self.refused)
         self._spawn: Spawn | None = None
 
     def start(self, spawn: Spawn) -> None:
@@ -216,7 +216,7 @@ class Driver:
         if not fragment.begin(None if fragment.is_handed else snapshot):
             snapshot, weight = None, 0.0
         self._begun_at_step = fragment.step = step
-        tail = Tail.own(replica, weight, self._choice.report(), alarm=self._judge.is_alarmed)
+        tail = Trailer.own(replica, weight, self._choice.report(), alarm=self._judge.is_alarmed)
         via = "gather" if self._judge.distrusts_sums and "gather" in self._reduction.vias else self._choice.now()
         name = self._name
         self._judge.begin(name, fragment.origin, far_out=FAR_OUT_APART if fragment.is_anew else self._averaged.far_out)
@@ -250,11 +250,11 @@ class Driver:
             if not fragment.is_handed:
                 self.refused(meeting.name, "not finite")
             snapshot, payload = None, fragment.unsent()
-            Tail.silence(tail, len(self._replica.members), len(self.buffers))
+            Trailer.silence(tail, len(self._replica.members), len(self.buffers))
         result = await self._reduce(meeting, payload, tail, via)
         if result is None:
             return None
-        read = Tail.read(result.tail, len(self._replica.members), len(self.buffers))
+        read = Trailer.read(result.tail, len(self._replica.members), len(self.buffers))
         if read is None or not fragment.accepts(result, read.weight):
             self.refused(meeting.name, "a sum that makes no sense")
             return Outcome.refused(via, len(self._replica.members))

@@ -8,7 +8,7 @@ import numpy as np
 
 from atoll.collectives import Round
 from atoll.strategies.rounds.fragment import Fragment
-from atoll.strategies.rounds.trailer import Tail
+from atoll.strategies.rounds.trailer import Trailer
 from atoll.vectors import Vector
 
 __all__ = ["Averaged", "Outcome", "Pending"]
@@ -35,7 +35,7 @@ class Outcome:
     """What a round came to."""
 
     via: str
-    tail: Tail
+    tail: Trailer
     snapshot: Vector | None
     """What the member had; `None`: of no use to the others, so that it goes on with what they agree on."""
     mean: Vector | None
@@ -51,7 +51,7 @@ class Outcome:
     @classmethod
     def refused(cls, via: str, members: int) -> "Outcome":
         nothing: Vector = np.zeros(0, dtype=np.float32)
-        return cls(via, Tail(0.0, np.zeros(members, dtype=np.int64), nothing, nothing), None, None, is_refused=True)
+        return cls(via, Trailer(0.0, np.zeros(members, dtype=np.int64), nothing, nothing), None, None, is_refused=True)
 
 
 class Averaged(Protocol):

@@ -6,16 +6,16 @@ import math
 
 import numpy as np
 
-from atoll.collectives import Trailer
+from atoll.collectives import TrailerLayout
 from atoll.strategies.replica import Quantity, Replica, Work
 from atoll.vectors import Vector
 
-__all__ = ["Tail"]
+__all__ = ["Trailer"]
 
 _LOW = 1 << 20  # work is split in two numbers that a 32-bit float holds exactly
 
 
-class Tail:
+class Trailer:
     """What all members' tails add up to."""
 
     def __init__(self, weight: float, work: Work, buffers: Vector, reports: Vector, *, alarms: float = 0.0) -> None:
@@ -49,10 +49,10 @@ class Tail:
         tail[_numbers(count) : _numbers(count) + buffers] = 0.0
 
     @staticmethod
-    def trailer(replica: Replica, buffers: int) -> Trailer:
+    def trailer(replica: Replica, buffers: int) -> TrailerLayout:
         """What may stand where."""
         count, places = len(replica.members), {name: place for place, name in enumerate(replica.members)}
-        return Trailer(
+        return TrailerLayout(
             counts=_numbers(count),
             weighted=slice(_numbers(count), _numbers(count) + buffers),
             own=lambda name: (1 + places[name], 1 + count + places[name], _numbers(count) - 1),
@@ -60,7 +60,7 @@ class Tail:
         )
 
     @classmethod
-    def read(cls, tail: Vector, count: int, buffers: int) -> "Tail | None":
+    def read(cls, tail: Vector, count: int, buffers: int) -> "Trailer | None":
         """What the sum says; `None` if it makes no sense, which all members see alike."""
         numbers = tail[: _numbers(count)]
         if not np.isfinite(tail).all() or (numbers < 0).any() or (numbers[1:] > 1 << 33).any():

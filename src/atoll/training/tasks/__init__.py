@@ -1,26 +1,19 @@
-"""The tasks that ship with Atoll, and how a user's own is found."""
+"""The tasks that ship with Atoll, and how a user's own is found.  Every file here registers its tasks."""
 
 import importlib
+import pkgutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from atoll.errors import TaskError, nearest
 from atoll.training.task import Task
 from atoll.training.taskcheck import check_task
-from atoll.training.tasks.digits import digits
-from atoll.training.tasks.mnist import mnist, mnist_plain
-from atoll.training.tasks.text import text
+from atoll.training.tasks.registry import TASKS
 
 __all__ = ["TASKS", "load_task"]
 
-TASKS: dict[str, Callable[[], Task] | Callable[[Path], Task]] = {
-    "digits": digits,
-    "mnist": mnist,
-    "mnist-plain": mnist_plain,
-    "text": text,
-}
-NEED_DATA = {"mnist", "mnist-plain", "text"}
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")
 
 
 def load_task(name: str, data: Path | None = None) -> Task:
@@ -31,11 +24,7 @@ def load_task(name: str, data: Path | None = None) -> Task:
         return task
     if name not in TASKS:
         raise TaskError(f"there is no task {name!r}; {nearest(name, TASKS)} (or module:object for your own)")
-    if name not in NEED_DATA:
-        return TASKS[name]()  # type: ignore[call-arg]
-    if data is None:
-        raise TaskError(f"task {name!r} needs data: say where it lies (--data)")
-    return TASKS[name](data)  # type: ignore[call-arg]
+    return TASKS[name].load(data)
 
 
 def _users_own(name: str) -> Task:

@@ -12,6 +12,7 @@ from torch.optim import SGD
 
 from atoll.errors import needs_extra
 from atoll.training.task import Examples, Task
+from atoll.training.tasks.registry import built_in
 
 __all__ = ["digits"]
 
@@ -26,6 +27,7 @@ def _sgd(parameters: Iterable[nn.Parameter], *, lr: float) -> SGD:
     return SGD(parameters, lr=lr, momentum=0.9)
 
 
+@built_in("digits")
 def digits() -> Task:
     """The task."""
     with needs_extra("tasks", "the task 'digits'"):

@@ -17,6 +17,7 @@ from torch.optim import SGD
 
 from atoll.errors import TaskError
 from atoll.training.task import Examples, Task
+from atoll.training.tasks.registry import built_in
 
 __all__ = ["mnist", "mnist_plain", "read_idx"]
 
@@ -91,6 +92,7 @@ def _task(data: Path, *, name: str, target: float, optimizer: _Make, ideal_optim
     )
 
 
+@built_in("mnist", needs_data=True)
 def mnist(data: Path) -> Task:
     """The task."""
     make = partial(_sgd, momentum=0.9)
@@ -104,6 +106,7 @@ def mnist(data: Path) -> Task:
     )
 
 
+@built_in("mnist-plain", needs_data=True)
 def mnist_plain(data: Path) -> Task:
     """As odticn trained it."""
     make = partial(_sgd, momentum=0.0)

@@ -15,6 +15,7 @@ from torch.optim import AdamW
 
 from atoll.errors import TaskError
 from atoll.training.task import Examples, Task
+from atoll.training.tasks.registry import built_in
 
 __all__ = ["char_chain", "text"]
 
@@ -127,6 +128,7 @@ def _adamw(parameters: Iterable[nn.Parameter], *, lr: float) -> AdamW:
     return AdamW(parameters, lr=lr, betas=(0.9, 0.95), weight_decay=0.01)
 
 
+@built_in("text", needs_data=True)
 def text(data: Path) -> Task:
     """The task; `data` is a text file, or a folder with one."""
     path = data

@@ -26,8 +26,8 @@ from atoll.world.live.hello import Hello
 from atoll.world.live.keys import Address, Identity, Invitation
 from atoll.world.live.listener import Listener
 from atoll.world.live.news import News
-from atoll.world.live.registry import KEY_IN_USE, Desk
-from atoll.world.live.routes import Ways
+from atoll.world.live.registry import KEY_IN_USE, Registry
+from atoll.world.live.routes import RelayRoutes
 from atoll.world.live.session import Session
 
 __all__ = ["TAKEN", "Host", "best_congestion"]
@@ -93,7 +93,7 @@ class Host:
         self.sessions = {each: Session(each, host=self) for each in names if each != name}
         self.addresses: dict[str, list[Address]] = {}
         """Where peers listen, as far as is known."""
-        self.desk = Desk(self)
+        self.registry = Registry(self)
         self.age: Callable[[], float] = lambda: 0.0
         """How old the run is."""
         self.step_s = 0.0
@@ -101,7 +101,7 @@ class Host:
         self._conflict = "", 0.0
         self.own_addresses: list[Address] = []
         self.sent_bytes = 0
-        self.ways = Ways(self)
+        self.routes = RelayRoutes(self)
         self._tasks: set[asyncio.Task[Any]] = set()
         self.listener = Listener(self, identity.context(server=True) if encrypted else None)
         self.change = asyncio.Event()
@@ -110,7 +110,7 @@ class Host:
         for session in self.sessions.values():
             self.keep(partial(dialer.keep, session, Lane.CONTROL), f"dialling {session.name}")
             self.keep(partial(dialer.keep, session, Lane.BULK), f"dialling {session.name} for bulk")
-            self.keep(partial(self.ways.keep, session), f"a way around to {session.name}")
+            self.keep(partial(self.routes.keep, session), f"a way around to {session.name}")
         self.keep(self._keep_telling, "news")
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
@@ -158,7 +158,7 @@ class Host:
 
     def reach_changed(self, session: Session, *, was_reachable: bool) -> None:
         if not session.direct(Lane.CONTROL):
-            self.ways.closed(session.name)
+            self.routes.closed(session.name)
         if session.reachable != was_reachable:
             self._on_reach(session.name, session.reachable)
         self.change.set()
@@ -184,7 +184,7 @@ class Host:
         """Answers who dials; whether it is let in."""
         head, payload = await carrier.receive()
         if head.kind in (Kind.JOIN, Kind.PROBE) and carrier.via is None:
-            await self.desk.answer(carrier, head.kind, parse_json(payload), identity)
+            await self.registry.answer(carrier, head.kind, parse_json(payload), identity)
             return False
         if head.kind is not Kind.HELLO:
             raise FrameError(f"a connection that begins with {head.kind.name}")

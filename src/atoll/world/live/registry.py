@@ -1,4 +1,4 @@
-"""The desk: where a node answers those who have an invitation and are no nodes, or not yet."""
+"""The registry: where a node answers those who have an invitation and are no nodes, or not yet."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,7 @@ from atoll.world.live.frames import Kind
 from atoll.world.live.keys import Address, Identity
 from atoll.world.live.session import Session
 
-__all__ = ["KEY_IN_USE", "Desk"]
+__all__ = ["KEY_IN_USE", "Registry"]
 
 ALL_TAKEN = "all seats are taken"
 KEY_IN_USE = "the key is in use by another process that is here"
@@ -36,8 +36,8 @@ class Registered(Protocol):
     def links(self) -> dict[str, dict[str, float]]: ...
 
 
-class Desk:
-    """A node's desk: gives out seats, and reports what is known of links."""
+class Registry:
+    """A node's registry: gives out seats, and reports what is known of links."""
 
     def __init__(self, host: Registered) -> None:
         self._host = host

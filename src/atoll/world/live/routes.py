@@ -1,5 +1,5 @@
-"""Ways around: while a peer is not reached straight, frames go through somebody who reaches both; and this node hands
-on what others send each other through it.
+"""Routes around dead links: while a peer is not reached directly, frames go through a node that reaches both; and this
+node forwards what others send each other through it.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from atoll.world.live.hello import HANDSHAKE_S, LATER_S
 from atoll.world.live.session import LANES, Session
 from atoll.world.live.tunnel import Tunnel, parse_envelope
 
-__all__ = ["Ways"]
+__all__ = ["RelayRoutes"]
 
 log = logging.getLogger("atoll")
 
@@ -45,7 +45,7 @@ class Crossing(Protocol):
     def refused(self, who: str, why: str) -> None: ...
 
 
-class Ways:
+class RelayRoutes:
     """A node's ways around, and those of others through it."""
 
     def __init__(self, host: Crossing) -> None:

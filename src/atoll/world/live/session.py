@@ -72,7 +72,7 @@ class Home(Protocol):
     """What a session asks of its node's host."""
 
     @property
-    def ways(self) -> Relays: ...
+    def routes(self) -> Relays: ...
 
     def count(self, size: int) -> None: ...
 
@@ -361,9 +361,9 @@ class Session:
         elif head.kind is Kind.NEWS:
             self._host.news(self, parse_json(payload))
         elif head.kind is Kind.RELAY:
-            await self._host.ways.relayed(self, carrier, head, payload)
+            await self._host.routes.relayed(self, carrier, head, payload)
         elif head.kind is Kind.LOST:
-            self._host.ways.lost(head.number)
+            self._host.routes.lost(head.number)
         elif head.kind is Kind.BYE:
             self.drop(Lane.CONTROL, "it has left")
         elif head.kind is Kind.REFUSE:  # the peer has dialled, and has met another process in this node's place

@@ -1,0 +1,48 @@
+"""The tasks that ship with Atoll, by name."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from atoll.errors import TaskError
+from atoll.training.task import Task
+
+__all__ = ["TASKS", "BuiltIn", "built_in"]
+
+Make = TypeVar("Make", bound=Callable[..., Task])
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltIn:
+    """A task that ships with Atoll."""
+
+    name: str
+    make: Callable[..., Task]
+    needs_data: bool
+
+    def load(self, data: Path | None) -> Task:
+        """The task, with the data of a folder if it needs any."""
+        if not self.needs_data:
+            return self.make()
+        if data is None:
+            raise TaskError(f"task {self.name!r} needs data: name its folder (--data)")
+        return self.make(data)
+
+
+TASKS: dict[str, BuiltIn] = {}
+
+
+def built_in(name: str, *, needs_data: bool = False) -> Callable[[Make], Make]:
+    """Makes a function the task of a name.
+
+    Args:
+        name: what users write.
+        needs_data: whether the function is given the folder of its data.
+    """
+
+    def register(make: Make) -> Make:
+        TASKS[name] = BuiltIn(name, make, needs_data)
+        return make
+
+    return register
