@@ -238,7 +238,7 @@ def kills(arguments: argparse.Namespace) -> None:
         formed = [event for event in events if isinstance(event, IslandsFormed)]
         after = next(event for event in formed if event.at > 20)
         same = [name for name in network.node_names if name[0] != node[0]]
-        kept = [name for name in same if any(name in each and each in formed[0].islands for each in after.islands)]
+        kept = [name for name in same if any(name in each and each in formed[0].described for each in after.described)]
         rest = [name for name in network.node_names if name not in kept and name != node]
         measures = [event.measure for event in events if isinstance(event, Tested)]
         rows.append(
@@ -246,7 +246,7 @@ def kills(arguments: argparse.Namespace) -> None:
                 node,
                 f"{max(idle[name] for name in kept):.2f} s",
                 f"{max(idle[name] for name in rest):.2f} s",
-                "; ".join(after.islands),
+                "; ".join(after.described),
                 f"{max(measures[-3:]):.3f}",
                 *("yes" if event.valid else "no" for event in events if isinstance(event, Emulated)),
             ]

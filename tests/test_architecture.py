@@ -212,6 +212,7 @@ COVERED_BY = {
     "strategies/rounds/models.py": "strategies/rounds/test_here.py",
     "strategies/rounds/outcome.py": "strategies/rounds/test_rounds.py",
     "strategies/rounds/parts.py": "strategies/test_spec.py",
+    "trace/island_events.py": "trace/test_events.py",
     "training/tasks/registry.py": "training/tasks/test_digits.py",
     "training/optimizer_state.py": "script/test_optimizers.py",
     "training/own.py": "training/test_replica.py",

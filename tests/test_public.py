@@ -86,6 +86,7 @@ PUBLIC = {
     "atoll.training": ["Examples", "TASKS", "Task", "accuracy", "load_task", "parse_shards"],
     "atoll.runs": ["IDEAL_STRATEGY", "Kit", "build_node", "simulate"],
     "atoll.trace": [
+        "Arrivals",
         "CheckpointSaved",
         "Computed",
         "ContributionRefused",
@@ -110,6 +111,8 @@ PUBLIC = {
         "RunStarted",
         "SeatTaken",
         "StageReported",
+        "StageSpan",
+        "Targets",
         "Tested",
         "Trace",
         "TraceTail",
@@ -120,6 +123,7 @@ PUBLIC = {
         "WayMeasured",
         "encode_event",
         "encode_header",
+        "finite_measure",
         "read_trace",
     ],
 }

@@ -69,7 +69,7 @@ def test_islands_learn(tmp_path: Path, settings: str) -> None:
     assert result.seconds_to_target is not None, f"best was {result.best}"
     events = list(read_trace(path))
     formed = next(event for event in events if isinstance(event, IslandsFormed))
-    assert [island.split()[0] for island in formed.islands] == ["a", "d"]
+    assert [island[0].node for island in formed.stages] == ["a", "d"]
     assert {event.node for event in events if isinstance(event, Tested)} == {"c", "f"}, "last stages test"
     assert any(isinstance(event, Exchanged) for event in events)
     if not settings:
@@ -121,7 +121,7 @@ def test_islands_are_found(tmp_path: Path) -> None:
     spec = RunConfig(network=network, task="toy", strategy="none", islands="auto:memory=20kB", limit_s=5.0)
     simulate(spec, path, task=digits)
     formed = next(event for event in read_trace(path) if isinstance(event, IslandsFormed))
-    assert len(formed.islands) == len(best.islands)
+    assert len(formed.stages) == len(best.islands)
 
 
 def test_what_an_optimizer_remembers() -> None:

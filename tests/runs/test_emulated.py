@@ -120,7 +120,7 @@ def test_islands_lose_a_node_and_go_on(tmp_path: Path) -> None:
         for _ in run_emulated(spec, path):
             pass
     events = list(read_trace(path))
-    formed = [event.islands for event in events if isinstance(event, IslandsFormed)]
+    formed = [event.described for event in events if isinstance(event, IslandsFormed)]
     assert formed[0] == ("0 0-1, 1 1-3", "2 0-3")
     assert ("0 0-3", "2 0-3") in formed, "without node 1"
     assert "1" in " ".join(formed[-1]).replace(",", " ").split(), "with it again"

@@ -1,11 +1,11 @@
 """An island's model as a whole: in simulation somebody can see all of its stages at once."""
 
-import math
 from collections.abc import Callable
 
 from torch import nn
 
 from atoll.strategies import Quantity
+from atoll.trace import finite_measure
 from atoll.training.parameters import Parameters
 from atoll.vectors import Vector
 from atoll.world.base import World
@@ -55,6 +55,4 @@ class Assembly:
         measure = self._tester(model, Parameters(model).read())
         for layer, training in zip(model, was_training, strict=True):
             layer.train(training)
-        if math.isfinite(measure):
-            return measure
-        return 0.0 if self._rising else 1e9
+        return finite_measure(measure, rising=self._rising)

@@ -4,14 +4,13 @@ Where somebody sees the whole model (in simulation), its last stage tests it; el
 """
 
 import asyncio
-import math
 
 from atoll.islands.assembly import Assembly
 from atoll.islands.curriculum import Exam
 from atoll.islands.measure import Prober
 from atoll.islands.pipeline import Seat
 from atoll.islands.stage import StageModel
-from atoll.trace import Tested
+from atoll.trace import Tested, finite_measure
 from atoll.training.drive import Background
 from atoll.world.base import World
 from atoll.world.scope import Scoped
@@ -66,14 +65,12 @@ class Examination:
 
     def _record(self, measure: float, sent_bytes: int | None = None) -> None:
         world = self._world
-        if not math.isfinite(measure):
-            measure = 0.0 if self._exam.rising else 1e9
         world.record(
             Tested(
                 at=world.now,
                 node=world.name,
                 steps=self._stage.updates,
-                measure=measure,
+                measure=finite_measure(measure, rising=self._exam.rising),
                 sent_bytes=world.sent_bytes if sent_bytes is None else sent_bytes,
             )
         )

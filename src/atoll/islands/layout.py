@@ -39,7 +39,7 @@ from atoll.islands import (
 )
 from atoll.islands.settings import IslandSettings
 from atoll.network import Network
-from atoll.trace import IslandsFormed
+from atoll.trace import IslandsFormed, StageSpan
 from atoll.training.task import Examples, Task
 
 __all__ = [
@@ -266,12 +266,9 @@ class Layout:
 
     def formed(self, at: float = 0.0) -> IslandsFormed:
         """What the trace says of it."""
-        told = [
-            ", ".join(f"{node} {self.spans[node][0]}-{self.spans[node][1]}" for node in nodes)
-            for nodes in self.islands.values()
-        ]
-        why = "" if told else self.survey.shortage
-        return IslandsFormed(at=at, islands=tuple(told), samples_a_second=self.plan.samples_a_second, why=why)
+        stages = tuple(tuple(StageSpan(node, *self.spans[node]) for node in nodes) for nodes in self.islands.values())
+        why = "" if stages else self.survey.shortage
+        return IslandsFormed(at=at, stages=stages, samples_a_second=self.plan.samples_a_second, why=why)
 
 
 def lay_out(network: Network | dict[str, Any], task: Task, settings: IslandSettings, *, seed: int = 0) -> Layout:

@@ -86,7 +86,7 @@ class Pulse:
         if self._seat is None:
             return ""
         if not self._seat.island:
-            return "no stage: those who are here cannot hold the model, or do without it"
+            return "idle: the model does not fit, or the node is not needed"
         layers = f"layers {self._seat.start} to {self._seat.stop - 1}"
         return f"stage {self._seat.stage + 1} of {self._seat.stages} of island {self._seat.island}, {layers}"
 
@@ -154,7 +154,7 @@ class RunBoard:
         elif isinstance(event, WayMeasured):
             self._ways[event.node, event.peer] = event
         elif isinstance(event, FaultChanged):
-            if event.fault.startswith("crash"):
+            if event.is_crash:
                 (self._gone.update if event.on else self._gone.difference_update)(event.nodes)
         else:
             node = getattr(event, "node", "")

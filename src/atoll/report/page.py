@@ -88,9 +88,9 @@ def _islands(events: list[Event]) -> list[str]:
     told: list[str] = []
     before: tuple[str, ...] | None = None
     for event in events:
-        if isinstance(event, IslandsFormed) and event.islands != before:
-            before = event.islands
-            islands = " · ".join(event.islands) or f"none ({event.why})"
+        if isinstance(event, IslandsFormed) and event.described != before:
+            before = event.described
+            islands = " · ".join(event.described) or f"none ({event.why})"
             told.append(f"<p>Islands from {event.at:.0f} s: {html.escape(islands)}</p>")
     return told
 

@@ -15,12 +15,10 @@ from atoll.trace import (
     Emulated,
     Event,
     Exchanged,
-    FaultChanged,
     FinalTested,
-    IslandsFormed,
-    MeanTested,
     RunEnded,
     RunStarted,
+    Targets,
     Tested,
     TrainingStarted,
     Waited,
@@ -89,9 +87,11 @@ def read_result(*paths: Path) -> RunResult | None:
         return None  # its nodes have joined and left
     if started is None or training is None:
         raise TraceError(f"trace {paths[0]}: not of a training run")
-    formed = next((event for event in events if isinstance(event, IslandsFormed)), None)
-    arrivals = _arrivals(events, training, None if formed else len(started.nodes))
-    until = arrivals["half"] if arrivals["half"] is not None else events[-1].at
+    targets = Targets(started.nodes)
+    for event in events:
+        targets.watch(event)
+    arrivals = targets.arrivals
+    until = arrivals.half if arrivals.half is not None else events[-1].at
     latest: dict[str, Tested] = {}
     for event in events:
         if isinstance(event, Tested) and event.at <= until:
@@ -115,10 +115,10 @@ def read_result(*paths: Path) -> RunResult | None:
         seed=started.seed,
         reason=events[-1].reason,
         ended_s=events[-1].at,
-        seconds_to_target=arrivals["half"],
-        any_seconds=arrivals["any"],
-        all_seconds=arrivals["all"],
-        mean_model_seconds=arrivals["mean"],
+        seconds_to_target=arrivals.half,
+        any_seconds=arrivals.any,
+        all_seconds=arrivals.all,
+        mean_model_seconds=arrivals.mean,
         steps_to_target=fmean([event.steps for event in latest.values()]) if latest else 0.0,
         exchanges=sum(isinstance(event, Exchanged) and event.at <= until for event in events) / len(started.nodes),
         bytes_sent=sum(event.sent_bytes for event in latest.values()),
@@ -130,38 +130,6 @@ def read_result(*paths: Path) -> RunResult | None:
         by_proxy=any(event.by == "proxy" for event in events if isinstance(event, Emulated)),
         curve=tuple(_curve(events)),
     )
-
-
-def _arrivals(events: list[Event], training: TrainingStarted, nodes: int | None) -> dict[str, float | None]:
-    """When the first node, half of the live ones, all of these, and the mean of all first had the target.
-
-    Where islands hold the model (`nodes` is `None`), each island of the time counts as a node, by its last stage.
-    """
-
-    def reached(measure: float) -> bool:
-        return measure >= training.target if training.rising else measure <= training.target
-
-    found: dict[str, float | None] = {"any": None, "half": None, "all": None, "mean": None}
-    there: dict[str, bool] = {}
-    gone: set[str] = set()
-    lasts: set[str] = set()
-    for event in events:
-        if isinstance(event, IslandsFormed):
-            lasts = event.lasts
-            there = {name: arrived for name, arrived in there.items() if name in lasts}
-        if isinstance(event, FaultChanged) and event.fault.startswith("crash"):
-            gone = gone.union(event.nodes) if event.on else gone.difference(event.nodes)
-            for name in event.nodes:
-                there.pop(name, None)
-        elif isinstance(event, Tested):
-            there[event.node] = reached(event.measure)
-            live = max(1, len(lasts)) if nodes is None else nodes - len(gone)
-            for name, count in {"any": 1, "half": math.ceil(live / 2), "all": live}.items():
-                if found[name] is None and sum(there.values()) >= count:
-                    found[name] = event.at
-        elif isinstance(event, MeanTested) and found["mean"] is None and reached(event.measure):
-            found["mean"] = event.at
-    return found
 
 
 def _curve(events: list[Event]) -> Iterable[tuple[float, float]]:

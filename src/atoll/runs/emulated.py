@@ -15,7 +15,6 @@ from atoll.runs.verdict import Verdict
 from atoll.trace import (
     Computed,
     Emulated,
-    Event,
     ExamplesUsed,
     Exchanged,
     FaultChanged,
@@ -96,7 +95,7 @@ def run_emulated(config: RunConfig, trace_path: Path) -> Generator[None, None, N
             old.unlink()
     nodes = trace_path.with_suffix("")
     shutil.rmtree(nodes, ignore_errors=True)
-    verdict = Verdict(lambda _: False, stops=config.stops)
+    verdict = Verdict(config.links.node_names, stops=config.stops)
     what = Emulation(
         network=config.links,
         program=str(Path(config.script[0]).resolve()) if config.script else "atoll.runs.emulated_node:node",
@@ -111,18 +110,15 @@ def run_emulated(config: RunConfig, trace_path: Path) -> Generator[None, None, N
     try:
         with emulate(what) as running, Trace(trace_path) as progress:
             tails: dict[Path, TraceTail] = {}
-            live = set(config.links.node_names)
             while running.poll(LOOK_EVERY_S):
                 for file in [nodes / SWITCH_TRACE, *nodes.glob(NODE_TRACES)]:
                     tails.setdefault(file, TraceTail(file, *FOLLOWED))
                 news = [event for tail in tails.values() for event in tail.look()]
                 for event in sorted(news, key=lambda event: event.at):
-                    if isinstance(event, TrainingStarted):
-                        verdict = Verdict(event.reached, stops=config.stops)
-                    _follow(event, verdict, live, in_islands=bool(config.islands))
+                    verdict.watch(event)
                     progress.record(event)
                 progress.flush()
-                if not reason and verdict.is_over(running.now, live):
+                if not reason and verdict.is_over(running.now):
                     reason = "target reached"
                     running.stop()
                 yield
@@ -140,18 +136,6 @@ def run_emulated(config: RunConfig, trace_path: Path) -> Generator[None, None, N
             shutil.rmtree(nodes)
 
 
-def _follow(event: Event, verdict: Verdict, live: set[str], *, in_islands: bool) -> None:
-    if isinstance(event, Tested):
-        verdict.tested(event.node, event.measure)
-    elif isinstance(event, IslandsFormed):  # an island counts as a node, by its last stage
-        live.clear()
-        live.update(event.lasts)
-    elif isinstance(event, FaultChanged) and event.fault.startswith("crash"):
-        for name in event.nodes:
-            verdict.begins_anew(name)
-        live.difference_update(event.nodes) if event.on or in_islands else live.update(event.nodes)
-
-
 def _has_trained(nodes: Path) -> bool:
     return any(isinstance(event, TrainingStarted) for file in nodes.glob(NODE_TRACES) for event in read_trace(file))
 
@@ -160,7 +144,7 @@ def _refuse_what_nobody_held(nodes: Path) -> None:
     """Where islands were to hold the model, and never could, a run without a step is no result."""
     events = (event for file in nodes.glob(NODE_TRACES) for event in read_trace(file))
     formed = [event for event in events if isinstance(event, IslandsFormed)]
-    if formed and not any(event.islands for event in formed):
+    if formed and not any(event.stages for event in formed):
         raise EmulationError(formed[-1].why)
 
 

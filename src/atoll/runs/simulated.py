@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Protocol
 
@@ -24,12 +24,12 @@ from atoll.strategies import Quantity
 from atoll.trace import (
     CheckpointSaved,
     Event,
-    FaultChanged,
     FinalTested,
     MeanTested,
     RunEnded,
     Tested,
     Trace,
+    read_trace,
 )
 from atoll.training.checkpoint import TRACE, forget, latest, read_run, write_run
 from atoll.training.parts import data_used
@@ -77,9 +77,9 @@ def simulate(config: RunConfig, trace_path: Path, *, task: Task | None = None, l
     elif config.checkpoints:
         forget(config.checkpoints)
     with Trace(trace_path, append=config.resume) as trace:
-        referee = _Referee(kit.task, trace, kit.parts.used, stops=config.stops)
+        referee = _Referee(kit.task, trace, kit.parts.used, config.links.node_names, stops=config.stops)
         if known:
-            referee.load(known)
+            referee.load(known, read_trace(trace_path))
         while True:
             until_s = limit_s
             if config.checkpoints:
@@ -178,13 +178,15 @@ class _Judged(Protocol):
 class _Referee:
     """Sees every event on its way to the trace: ends the run when it is decided, and tests the mean of all replicas."""
 
-    def __init__(self, task: Task, trace: Trace, used: NDArray[np.int64], *, stops: bool) -> None:
+    def __init__(
+        self, task: Task, trace: Trace, used: NDArray[np.int64], nodes: tuple[str, ...], *, stops: bool
+    ) -> None:
         self._task = task
         self._used = used
         self._trace = trace
         self.replicas: dict[str, _Judged] = {}
         """The nodes of this leg that have begun."""
-        self._verdict = Verdict(task.reached, stops=stops)
+        self._verdict = Verdict(nodes, stops=stops)
         self._tests = 0
         self._simulation: Simulation | None = None
         self._is_last = True
@@ -196,13 +198,13 @@ class _Referee:
         self.replicas.clear()
 
     def save(self) -> Saved:
-        known = {"verdict": self._verdict.save(), "tests": self._tests}
-        return {"referee": note(known), "used": self._used}
+        return {"referee": note({"tests": self._tests}), "used": self._used}
 
-    def load(self, saved: Saved) -> None:
-        found = read_note(saved["referee"])
-        self._verdict.load(found["verdict"])
-        self._tests = found["tests"]
+    def load(self, saved: Saved, events: Iterable[Event]) -> None:
+        """Goes on from a checkpoint, and from what the trace says until then."""
+        for event in events:
+            self._verdict.watch(event)
+        self._tests = read_note(saved["referee"])["tests"]
         self._used[:] = saved["used"]
 
     def record(self, event: Event) -> None:
@@ -212,25 +214,18 @@ class _Referee:
             self.over = True
             self._test_finally(event.at)
             self._trace.record(data_used(self._used, event.at))
-        if isinstance(event, FaultChanged) and event.fault.startswith("crash"):
-            for name in event.nodes:
-                self._verdict.begins_anew(name)
         self._trace.record(event)
+        self._verdict.watch(event)
         if isinstance(event, Tested):
-            self._verdict.tested(event.node, event.measure)
             self._tests += 1
             if self.replicas and self._tests % (2 * len(self.replicas)) == 0:
                 self._test_mean(event.at)
-            self._judge(event.at)
+            if self._verdict.is_over(event.at):
+                assert self._simulation is not None
+                self._simulation.stop("target reached")
 
     def flush(self) -> None:
         self._trace.flush()
-
-    def _judge(self, now: float) -> None:
-        assert self._simulation is not None
-        live = [name for name in self.replicas if name not in self._simulation.crashed]
-        if self._verdict.is_over(now, live):
-            self._simulation.stop("target reached")
 
     def _test_finally(self, now: float) -> None:
         for name, replica in self.replicas.items():
@@ -252,5 +247,7 @@ class _Referee:
         own = replicas[0].read(Quantity.PARAMETERS)
         mean: Vector = np.stack([replica.read(Quantity.PARAMETERS) for replica in replicas]).mean(axis=0)
         replicas[0].write(Quantity.PARAMETERS, mean)
-        self._trace.record(MeanTested(at=now, measure=replicas[0].test()))
+        tested = MeanTested(at=now, measure=replicas[0].test())
+        self._trace.record(tested)
+        self._verdict.watch(tested)
         replicas[0].write(Quantity.PARAMETERS, own)

@@ -1,7 +1,8 @@
 """The verdict: when a run is decided."""
 
-from collections.abc import Callable, Collection
-from typing import Any
+from collections.abc import Sequence
+
+from atoll.trace import Event, Targets
 
 __all__ = ["Verdict"]
 
@@ -10,36 +11,24 @@ LINGER = 1.5
 
 
 class Verdict:
-    """Hears every test, and says when the run is over.
+    """Sees every event, and says when the run is over.
 
     Args:
-        reached: whether a measure is the target, or better.
+        nodes: of the run.
         stops: whether the run ends when the target is reached; else only the limit ends it.
     """
 
-    def __init__(self, reached: Callable[[float], bool], *, stops: bool) -> None:
-        self._reached = reached
+    def __init__(self, nodes: Sequence[str], *, stops: bool) -> None:
+        self._targets = Targets(nodes)
         self._stops = stops
-        self._last: dict[str, float] = {}
-        self._half_s: float | None = None
 
-    def tested(self, node: str, measure: float) -> None:
-        self._last[node] = measure
+    def watch(self, event: Event) -> None:
+        """The next event."""
+        self._targets.watch(event)
 
-    def begins_anew(self, node: str) -> None:
-        """A node has crashed: what it had reached is gone."""
-        self._last.pop(node, None)
-
-    def is_over(self, now: float, live: Collection[str]) -> bool:
-        if not live:
-            return False  # nobody is at work: that may change
-        arrived = sum(name in self._last and self._reached(self._last[name]) for name in live)
-        if self._half_s is None and 2 * arrived >= len(live):
-            self._half_s = now
-        return self._stops and (arrived == len(live) or (self._half_s is not None and now > LINGER * self._half_s))
-
-    def save(self) -> dict[str, Any]:
-        return {"last": self._last, "half_s": self._half_s}
-
-    def load(self, saved: dict[str, Any]) -> None:
-        self._last, self._half_s = saved["last"], saved["half_s"]
+    def is_over(self, now: float) -> bool:
+        found = self._targets
+        if not self._stops or not found.live:  # nobody is at work: that may change
+            return False
+        half_s = found.arrivals.half
+        return found.arrived >= found.live or (half_s is not None and now > LINGER * half_s)

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import math
 from collections.abc import Sequence
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -18,7 +17,7 @@ from atoll.script.replica import ScriptReplica
 from atoll.script.stages import Batch, Stages
 from atoll.state import Saved, part, under
 from atoll.strategies import Quantity, Talk, parse_strategy
-from atoll.trace import Computed, Tested, TrainingStarted
+from atoll.trace import Computed, Tested, TrainingStarted, finite_measure
 from atoll.world.base import Lane
 from atoll.world.live.thread import WorldThread
 
@@ -163,7 +162,7 @@ class Agent:
 
     def measured(self, value: float) -> None:
         world = self.world
-        measure = value if math.isfinite(value) else (0.0 if self._rising else NO_TARGET)
+        measure = finite_measure(value, rising=self._rising)
         world.record(
             Tested(at=world.now, node=world.name, steps=self.steps, measure=measure, sent_bytes=world.sent_bytes)
         )

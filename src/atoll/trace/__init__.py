@@ -13,7 +13,6 @@ from atoll.trace.events import (
     Exchanged,
     FaultChanged,
     FinalTested,
-    IslandsFormed,
     Joined,
     LinkChanged,
     MeanTested,
@@ -23,8 +22,6 @@ from atoll.trace.events import (
     Recorder,
     RunEnded,
     RunStarted,
-    SeatTaken,
-    StageReported,
     Tested,
     TrainingStarted,
     Transferred,
@@ -32,9 +29,12 @@ from atoll.trace.events import (
     Waited,
     WayMeasured,
 )
+from atoll.trace.fold import Arrivals, Targets, finite_measure
+from atoll.trace.island_events import IslandsFormed, SeatTaken, StageReported, StageSpan
 from atoll.trace.jsonl import Trace, TraceTail, encode_event, encode_header, read_trace
 
 __all__ = [
+    "Arrivals",
     "CheckpointSaved",
     "Computed",
     "ContributionRefused",
@@ -59,6 +59,8 @@ __all__ = [
     "RunStarted",
     "SeatTaken",
     "StageReported",
+    "StageSpan",
+    "Targets",
     "Tested",
     "Trace",
     "TraceTail",
@@ -69,5 +71,6 @@ __all__ = [
     "WayMeasured",
     "encode_event",
     "encode_header",
+    "finite_measure",
     "read_trace",
 ]

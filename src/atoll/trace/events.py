@@ -20,7 +20,6 @@ __all__ = [
     "Exchanged",
     "FaultChanged",
     "FinalTested",
-    "IslandsFormed",
     "Joined",
     "LinkChanged",
     "MeanTested",
@@ -30,8 +29,6 @@ __all__ = [
     "Recorder",
     "RunEnded",
     "RunStarted",
-    "SeatTaken",
-    "StageReported",
     "Tested",
     "TrainingStarted",
     "Transferred",
@@ -88,6 +85,11 @@ class FaultChanged(Event):
     nodes: tuple[str, ...]
     """The nodes that are gone, slow or stand still."""
     on: bool
+
+    @property
+    def is_crash(self) -> bool:
+        """Whether nodes have crashed, or come back."""
+        return self.fault.split()[0] == "crash"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -304,60 +306,6 @@ class Waited(Event):
     node: str
     since: float
     why: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class IslandsFormed(Event):
-    """Who holds which layers of the model together."""
-
-    islands: tuple[str, ...]
-    """Each as its stages in order: `A1 0-4, A2 4-9`, layers from the first to the one behind the last."""
-    samples_a_second: float
-    """As predicted, of all islands together."""
-    why: str = ""
-    """There are none: why."""
-
-    @property
-    def lasts(self) -> set[str]:
-        """The nodes of last stages, which test."""
-        return {island.rsplit(", ", 1)[-1].split()[0] for island in self.islands}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StageReported(Event):
-    """What a stage of an island has done, since it last said so."""
-
-    node: str
-    island: str
-    stage: int
-    updates: int
-    """In all."""
-    stale_mean: float
-    """Updates between a batch's forward and backward pass."""
-    stale_most: int
-    holds: int
-    """How many batches it may have between the two: it is fewer updates late than that."""
-    versions: int
-    """Of its weights, that it keeps now."""
-    most_bytes: int = 0
-    """Of memory that it has used at one time."""
-    given_up: int
-    """Batches that did not come back, in all."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SeatTaken(Event):
-    """A node holds a stage of an island from now on, or none."""
-
-    node: str
-    island: str
-    """Its name; empty: there is no stage for this node."""
-    stage: int
-    stages: int
-    start: int
-    """The first layer."""
-    stop: int
-    """The one behind the last."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -77,7 +77,7 @@ def encode_event(event: Event) -> str:
     fields: dict[str, Any] = {"kind": event.kind}
     for name in _names(event.kind):
         value = getattr(event, name)
-        fields[name] = round(value, 6) if isinstance(value, float) else value
+        fields[name] = round(value, 6) if isinstance(value, float) else msgspec.to_builtins(value)
     return json.dumps(fields, separators=(",", ":"), ensure_ascii=False, allow_nan=False) + "\n"
 
 

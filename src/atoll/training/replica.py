@@ -16,7 +16,7 @@ from atoll.errors import ExamplesRefused
 from atoll.seeds import derive
 from atoll.state import Saved, part, under
 from atoll.strategies import Work
-from atoll.trace import EpochEnded
+from atoll.trace import EpochEnded, finite_measure
 from atoll.training.batches import Batches, Epoch
 from atoll.training.damage import Damage
 from atoll.training.own import OwnReplica
@@ -113,9 +113,7 @@ class TrainedReplica(OwnReplica):
     def test(self) -> float:
         """The measure of the model as it is; `nan` becomes the worst there is."""
         measure = self._tester(self.model, np.concatenate([self._parameters.read(), self._parameters.read_buffers()]))
-        if math.isfinite(measure):
-            return measure
-        return 0.0 if self._task.rising else 1e9
+        return finite_measure(measure, rising=self._task.rising)
 
     # What strategies do ---
 

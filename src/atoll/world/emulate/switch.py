@@ -8,7 +8,7 @@ is that of `atoll.network.weather`: the same seed gives the outages and rates th
 import heapq
 import math
 import os
-import select
+import selectors
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -117,6 +117,9 @@ class Switch:
         self._draw = stream(seed, "unruly packets")
         self._begin_at = math.inf
         self._files: dict[int, Callable[[], None]] = {}
+        self._selector = selectors.DefaultSelector()
+        for device in self._devices:
+            self._selector.register(device, selectors.EVENT_READ)
         self._is_over = False
         self.stats = SwitchStats()
 
@@ -145,10 +148,13 @@ class Switch:
 
     def watch(self, file: int, do: Callable[[], None]) -> None:
         """Does something when a file can be read."""
+        if file not in self._files:
+            self._selector.register(file, selectors.EVENT_READ)
         self._files[file] = do
 
     def forget(self, file: int) -> None:
-        self._files.pop(file, None)
+        if self._files.pop(file, None):
+            self._selector.unregister(file)
 
     def block(self, fault: Fault, *, on: bool) -> None:
         """Lets nothing through between some, or lets it through again."""
@@ -217,12 +223,13 @@ class Switch:
                 heapq.heappop(self._timers)[2]()
             due = min(self._heap[0][0] if self._heap else math.inf, self._timers[0][0] if self._timers else math.inf)
             wait = None if due == math.inf else max(0.0, due - time.monotonic())
-            readable = select.select([*self._devices, *self._files], (), (), wait)[0]
-            for file in readable:
+            for key, _ in self._selector.select(wait):
+                file = key.fd
                 if file in self._place:
                     self._take_in(file)
                 elif file in self._files:
                     self._files[file]()
+        self._selector.close()
         self.stats.wall_s, self.stats.cpu_s = time.monotonic() - began, time.process_time() - cpu
 
     def _deliver_due(self) -> None:
