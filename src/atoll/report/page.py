@@ -1,12 +1,14 @@
 """A comparison as one HTML page that opens anywhere, offline: figures are SVG inside it."""
 
-import html
 import io
 import math
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
+from jinja2 import Environment, PackageLoader
+from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from atoll.report.results import Comparison, Row
@@ -17,65 +19,38 @@ from atoll.trace import Event, IslandsFormed
 __all__ = ["write_page"]
 
 COLOURS = ["#2a6f97", "#d1495b", "#66a182", "#edae49", "#8d5a97", "#3d405b", "#9c6644", "#7f7f7f", "#00798c", "#b5838d"]
-_STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 1060px; margin: 2rem auto; padding: 0 1rem; }
-h1 { font-size: 1.5rem; } h2 { font-size: 1.1rem; margin-top: 2.2rem; } p { color: #555; margin: .3rem 0; }
-table { border-collapse: collapse; margin: 1rem 0; font-size: 13px; }
-th, td { padding: .25rem .6rem; text-align: right; border-bottom:
-1px solid #ddd; } th:first-child, td:first-child { text-align: left; font-weight: 600; } svg { max-width: 100%; height:
-auto; }
-"""
-
-
-_TIME_TO_TARGET = (
-    "Half of the nodes' own models have it; bars are means, whiskers 95 % intervals, "
-    "the line is the ideal: gradients averaged every step on perfect links."
-)
-_LINKS_AND_NODES = (
-    "The first seed of each strategy. Links: up, down, and in use. Nodes: computing, waiting, when they took a result "
-    "of an exchange, when others came or went. Where a strategy chose how much to send and by which way: what it "
-    "chose, why, and how long it expected exchanges to take."
-)
-
-
-def _section(title: str, about: str) -> str:
-    return f"<h2>{title}</h2><p>{about}</p>"
+_PAGES = Environment(loader=PackageLoader("atoll", "report"), autoescape=True, trim_blocks=True, lstrip_blocks=True)
 
 
 def write_page(comparison: Comparison, path: Path) -> None:
     """Writes the report of a comparison."""
     first = comparison.first
     rows = comparison.rows()
-    network = comparison.as_json()["network"]
     colours = {row.strategy: COLOURS[n % len(COLOURS)] for n, row in enumerate(rows)}
     nodes = f"{first.nodes} node{'s' * (first.nodes != 1)}"
-    about = f"{nodes}, task {html.escape(first.task)}, {html.escape(first.shards)} shards"
-    parts = [
-        f"<h1>{html.escape(network)}: which way of talking reaches the target first</h1>",
-        f"<p>{about}, target {first.target:g}, {_seeds(rows)}.</p>",
-        *([f"<p><b>{html.escape(comparison.warning)}</b></p>"] if comparison.warning else []),
-        *(f"<p><b>Failed: {html.escape(failure.told)}</b></p>" for failure in comparison.failures),
-        _table(comparison),
-        _section("Learning over time", "Mean of the nodes' own models; the band spans the seeds."),
-        _svg(_curves(comparison, colours)),
-        _section("Time to target", _TIME_TO_TARGET),
-        _svg(_bars(comparison, colours)),
-        _section("Bytes", "Sent a node until the target, or until the end."),
-        _svg(_bytes(comparison, colours)),
-        _section("Links and nodes", _LINKS_AND_NODES),
-    ]
-    for row in rows:
-        run = min(row.runs, key=lambda each: each.seed)
-        parts.append(f"<h3>{html.escape(row.strategy)}</h3>")
-        events = read_run(run.paths)
-        parts += _islands(events)
-        parts += [_svg(figure) for figure in timelines(events, run.ended_s)]
-    body = "\n".join(parts)
-    page = (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>Atoll: {html.escape(network)}</title>'
-        f"<style>{_STYLE}</style></head><body>\n{body}\n</body></html>\n"
+    page = _PAGES.get_template("page.html").render(
+        network=comparison.as_json()["network"],
+        about=f"{nodes}, task {first.task}, {first.shards} shards, target {first.target:g}, {_seeds(rows)}",
+        warnings=[
+            *([comparison.warning] if comparison.warning else []),
+            *(f"Failed: {failure.told}" for failure in comparison.failures),
+        ],
+        heads=_HEADS,
+        rows=[_cells(row) for row in rows],
+        curves=_svg(_curves(comparison, colours)),
+        times=_svg(_bars(comparison, colours)),
+        bytes=_svg(_bytes(comparison, colours)),
+        runs=[_run(row) for row in rows],
     )
     path.write_text(page, encoding="utf-8")
+
+
+def _run(row: Row) -> dict[str, Any]:
+    """What happened to links and nodes in the first run of a strategy."""
+    run = min(row.runs, key=lambda each: each.seed)
+    events = read_run(run.paths)
+    figures = [_svg(figure) for figure in timelines(events, run.ended_s)]
+    return {"strategy": row.strategy, "islands": _islands(events), "figures": figures}
 
 
 def _seeds(rows: list[Row]) -> str:
@@ -91,52 +66,50 @@ def _islands(events: list[Event]) -> list[str]:
         if isinstance(event, IslandsFormed) and event.described != before:
             before = event.described
             islands = " · ".join(event.described) or f"none ({event.why})"
-            told.append(f"<p>Islands from {event.at:.0f} s: {html.escape(islands)}</p>")
+            told.append(f"Islands from {event.at:.0f} s: {islands}")
     return told
 
 
-def _svg(figure: Figure) -> str:
+def _svg(figure: Figure) -> Markup:
     buffer = io.StringIO()
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "atoll"}):
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     text = buffer.getvalue()
-    return text[text.index("<svg") :]
+    return Markup(text[text.index("<svg") :])  # noqa: S704 - matplotlib has escaped it
 
 
-def _table(comparison: Comparison) -> str:
-    heads = [
-        "strategy",
-        "seconds to target",
-        "± 95 %",
-        "of ideal",
-        "any node",
-        "all nodes",
-        "mean model",
-        "steps",
-        "MB a node",
-        "waiting",
-        "data used",
-        "best",
+_HEADS = (
+    "strategy",
+    "seconds to target",
+    "± 95 %",
+    "of ideal",
+    "any node",
+    "all nodes",
+    "mean model",
+    "steps",
+    "MB a node",
+    "waiting",
+    "data used",
+    "best",
+)
+
+
+def _cells(row: Row) -> list[str]:
+    return [
+        row.strategy,
+        f"{row.reached} of {len(row.runs)} arrived" if row.seconds is None else f"{row.seconds:.1f}",
+        "" if row.interval is None else f"{row.interval:.1f}",
+        "" if row.ratio is None else f"{row.ratio:.2f}",
+        *(
+            _mean_seconds(getattr(run, name) for run in row.runs)
+            for name in ("any_seconds", "all_seconds", "mean_model_seconds")
+        ),
+        f"{row.mean('steps_to_target'):.0f}",
+        f"{row.mean('bytes_sent') / row.runs[0].nodes / 1e6:.2f}",
+        f"{row.mean('waiting_share'):.0%}",
+        _mean_share(run.data_used for run in row.runs),
+        "" if math.isnan(row.mean("best")) else f"{row.mean('best'):.4g}",
     ]
-    lines = ["<table><tr>" + "".join(f"<th>{head}</th>" for head in heads) + "</tr>"]
-    for row in comparison.rows():
-        cells = [
-            html.escape(row.strategy),
-            f"{row.reached} of {len(row.runs)} arrived" if row.seconds is None else f"{row.seconds:.1f}",
-            "" if row.interval is None else f"{row.interval:.1f}",
-            "" if row.ratio is None else f"{row.ratio:.2f}",
-            *(
-                _mean_seconds(getattr(run, name) for run in row.runs)
-                for name in ("any_seconds", "all_seconds", "mean_model_seconds")
-            ),
-            f"{row.mean('steps_to_target'):.0f}",
-            f"{row.mean('bytes_sent') / row.runs[0].nodes / 1e6:.2f}",
-            f"{row.mean('waiting_share'):.0%}",
-            _mean_share(run.data_used for run in row.runs),
-            "" if math.isnan(row.mean("best")) else f"{row.mean('best'):.4g}",
-        ]
-        lines.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
-    return "\n".join([*lines, "</table>"])
 
 
 def _mean_seconds(times: Iterable[float | None]) -> str:
