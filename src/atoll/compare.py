@@ -70,6 +70,8 @@ class Plan:
         base = self.base
         if base.world == "live":
             raise ConfigError("a live run is begun by `atoll node --config FILE --listen HOST:PORT`")
+        if base.role != "strategy":
+            raise ConfigError(f"role {base.role!r}: such runs are part of a comparison: leave out the role")
         for strategy in self.strategies:
             if base.script and strategy:
                 parse_for_script(strategy)
@@ -116,15 +118,13 @@ def compare(plan: Plan, folder: Path, *, jobs: int, console: Console) -> Compari
     plan.check()
     folder.mkdir(parents=True, exist_ok=True)
     replaced = list(folder.glob("*.jsonl"))
-    for old in [*replaced, *folder.glob("*.failed.json"), *folder.glob("*.toml")]:
+    for old in [*replaced, *folder.glob("*.failed.json")]:
         old.unlink()
     if replaced:
-        console.print(f"{len(replaced)} traces of earlier runs in {folder} make room.", highlight=False, soft_wrap=True)
+        told = f"Deleted {len(replaced)} traces of earlier runs in {folder}; --out keeps them apart."
+        console.print(told, highlight=False, soft_wrap=True)
     runs = _Runs(folder, jobs, console)
     base = plan.base
-    if base.role != "strategy":
-        runs.run([plan.config(strategy, seed, base.limit_s, base.role) for strategy, seed in plan.pairs])
-        return runs.found
     limit_s = base.limit_s or SCRIPT_LIMIT_S
     if not base.script:
         ideals = runs.run([plan.config(IDEAL_STRATEGY, seed, base.limit_s or 4000.0, "ideal") for seed in plan.seeds])

@@ -130,13 +130,15 @@ class RunConfig:
     @property
     def label(self) -> str:
         """What to call it while it runs."""
-        what = {"ideal": "the ideal", "perfect": f"{self.strategy} on perfect links"}.get(self.role, self.strategy)
+        own = self.strategy or "the script's strategy"
+        what = {"ideal": "the ideal", "perfect": f"{own} on perfect links"}.get(self.role, own)
         return f"{what}, seed {self.seed}"
 
     @property
     def file_name(self) -> str:
         """A name for its trace."""
-        what = f"{self.strategy}.{self.islands}" if self.islands else self.strategy
+        own = self.strategy or "script"
+        what = f"{own}.{self.islands}" if self.islands else own
         safe = "".join(c if c.isalnum() or c in "=.-" else "_" for c in what)
         return f"{self.role}.{safe}.seed{self.seed}.jsonl"
 
@@ -153,6 +155,8 @@ class RunConfig:
                 value = str(value.resolve())
             elif isinstance(value, Network):
                 value = value.origin
+            elif field.name == "script":
+                value = [str(Path(value[0]).resolve()), *value[1:]]
             found[field.name] = list(value) if isinstance(value, tuple) else value
         if self.faults:
             found["fault"] = tomllib.loads("\n".join(fault.as_toml() for fault in self.faults))["fault"]
@@ -177,6 +181,8 @@ class RunConfig:
                 raise ConfigError(f"{where}: there is no key {key!r}; {nearest(key, ['network', 'fault', *known])}")
         if network is None and named:
             network = load_network(named)
+        if network is None and values.get("world", "sim") != "live" and where != "configuration":
+            raise ConfigError(f'{where}: expected a network, as in network = "triangle"')
         try:
             config = msgspec.convert(values, cls, dec_hook=_read_path)
         except msgspec.ValidationError as error:
@@ -194,8 +200,13 @@ class RunConfig:
 
     def write(self, path: Path) -> None:
         """Writes the file that repeats it.  A network that was made in code has no name to write down."""
+        how = "`atoll run` with this file repeats the run."
+        if self.world == "live":
+            how = "`atoll node --config THIS --listen HOST:PORT` begins such a run."
+        elif self.role != "strategy":
+            how = f"The {self.role} run of a comparison; `atoll compare` repeats it."
         note = "" if self.network is None or self.network.origin else "# Its network was made in code.\n"
-        path.write_text(f"# `atoll run` with this file repeats the run.\n{note}{self.as_toml()}", encoding="utf-8")
+        path.write_text(f"# {how}\n{note}{self.as_toml()}", encoding="utf-8")
 
     @classmethod
     def read(cls, path: Path) -> "RunConfig":
@@ -224,7 +235,7 @@ def _read_path(kind: type, value: Any) -> Path:
 def is_config(path: Path) -> bool:
     """Whether a file is a configuration, and not the network of one."""
     found = _load(path)
-    return found is not None and bool({"network", "strategy", "script"} & found.keys())
+    return found is not None and bool({field.name for field in dataclasses.fields(RunConfig)} & found.keys())
 
 
 def _load(path: Path) -> dict[str, Any] | None:

@@ -134,7 +134,9 @@ def _compare(plan: "Plan", out: Path, *, jobs: int, json_file: Path | None) -> N
 @app.command()
 def run(
     context: typer.Context,
-    network: Annotated[str, typer.Argument(help="A network, or a run's configuration file (docs/config.md).")],
+    network: Annotated[
+        str, typer.Argument(help="A network, or a run's configuration file (docs/config.md).", metavar="NETWORK|FILE")
+    ],
     script: Script = None,
     strategy: Annotated[
         str | None,

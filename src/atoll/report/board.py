@@ -116,7 +116,7 @@ class Board:
         assert self.world is not None
         now = self.world.now
         reached = sum(session.reachable for session in self.world.host.sessions.values())
-        return f"{now:.0f} s: {self.world.name}, {reached} peers reached, {self._pulse.told(now)}"
+        return f"{now:.0f} s: {self.world.name}, {reached} peer{'s' * (reached != 1)} reached, {self._pulse.told(now)}"
 
     def __rich__(self) -> RenderableType:
         world = self.world

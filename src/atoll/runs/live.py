@@ -69,6 +69,9 @@ class Member:
             save: where the model goes at the end.
         """
         config, machine, world = self.card.config(self._machine), self._machine, self.world
+        if self.card.task.startswith("script "):
+            script = self.card.task.removeprefix("script ")
+            raise InvitationError(f"this run trains {script}: write your copy of it behind the invitation")
         kit = await world.aside(lambda: Kit(config, self.card.names))
         node = await world.aside(lambda: build_node(world, kit, keep=machine.checkpoint, memory=machine.memory))
         if machine.checkpoint and machine.checkpoint.exists():
