@@ -24,7 +24,7 @@ types: $(VENV)/installed
 	$(BIN)/mypy
 
 tests: $(VENV)/installed
-	$(BIN)/pytest --numprocesses 2 --durations 15
+	$(BIN)/pytest --numprocesses 2 --dist worksteal --durations 15
 
 # The theme's notice about its end (May 2027) is in docs/design.md, not in every log.
 docs docs-serve: export NO_MKDOCS_2_WARNING = 1
@@ -36,7 +36,7 @@ docs: $(VENV)/installed
 docs-serve: $(VENV)/installed
 	$(BIN)/mkdocs serve --strict --dev-addr 127.0.0.1:8000
 
-# The main job, on a fresh machine: which way of talking reaches the target first on three homes with bad links.
+# The main job, on a fresh machine: time to target by strategy, on three homes with bad links.
 demo: $(VENV)/installed
 	$(BIN)/atoll compare
 

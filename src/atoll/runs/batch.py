@@ -33,7 +33,7 @@ def run_all(
     """
     folder.mkdir(parents=True, exist_ok=True)
     left = {config.file_name for config in configs}
-    runs = do_all(partial(_run, folder), configs, jobs=jobs, on_failure=on_failure)
+    runs = do_all(partial(simulate, trace_path=folder), configs, jobs=jobs, on_failure=on_failure)
     try:
         with closing(runs):
             for done in runs:
@@ -45,7 +45,3 @@ def run_all(
     finally:
         for name in left:
             (folder / name).unlink(missing_ok=True)
-
-
-def _run(folder: Path, config: RunConfig) -> None:
-    simulate(config, folder / config.file_name)

@@ -56,7 +56,7 @@ def simulate(config: RunConfig, trace_path: Path, *, task: Task | None = None, l
 
     Args:
         config: what to run.
-        trace_path: where the trace goes.
+        trace_path: where the trace goes; a folder: there, under the configuration's own name.
         task: used instead of the one that the configuration names.
         layout: of islands, used instead of the one that follows from the network.
     """
@@ -64,6 +64,7 @@ def simulate(config: RunConfig, trace_path: Path, *, task: Task | None = None, l
     limit_s = DEFAULT_LIMIT_S if config.limit_s is None else config.limit_s
     config = dataclasses.replace(config, limit_s=limit_s)
     kit = Kit(config, config.links.node_names, task=task, layout=layout)
+    trace_path = trace_path / config.file_name if trace_path.is_dir() else trace_path
     config.write(trace_path.with_suffix(".toml"))
     begin_s, nodes, known = 0.0, dict[str, Saved](), Saved()
     if config.resume:
