@@ -1,4 +1,4 @@
-"""The main job: which way of talking reaches the target first, on this network, for this task.
+"""The main job: time to target by strategy, on this network, for this task.
 
 First the ideal is run (gradients averaged every step on perfect links), then every strategy with every seed.  A
 strategy that beats the ideal is run on perfect links too, so that the network's and the optimiser's shares can be told

@@ -45,7 +45,7 @@ class RunConfig:
     data: Path | None = None
     """Where its data is, if it needs any."""
     strategy: str = ""
-    """How nodes talk; empty: what the script says."""
+    """The communication strategy; empty: the script's own."""
     shards: str = "dirichlet:0.3"
     """How examples are dealt out."""
     seed: int = 0
@@ -99,7 +99,7 @@ class RunConfig:
 
     @property
     def talk(self) -> Strategy:
-        """How nodes talk."""
+        """The communication strategy."""
         return parse_strategy(self.strategy)
 
     @property

@@ -31,7 +31,7 @@ class Robust(Reduction):
 
     Args:
         rule: which.
-        codec: how vectors are written; whole unless given.
+        codec: how vectors are written; default: whole.
     """
 
     exact = False  # members tell changes: the lengths of whole models say nothing

@@ -182,7 +182,7 @@ class Costs:
         self.count = len(self.layers)
 
     def _spans(self, values: Sequence[float]) -> Table:
-        """Sums over spans of layers; infinite for those that are none."""
+        """Sums over spans of layers; infinite for empty ones."""
         ends = np.concatenate([[0.0], np.cumsum(values)])
         sums: Table = ends[None, :] - ends[:, None]
         sums[np.tril_indices(self.count + 1)] = math.inf

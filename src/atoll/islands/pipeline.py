@@ -42,7 +42,7 @@ PATIENCE_S = 5.0
 PATIENCE = 10.0
 """A batch is given up after so many times what one usually takes."""
 REMEMBERED = 1000
-"""So many batches are known to have been seen."""
+"""The duplicate window: this many batches are remembered as seen."""
 REPORT_EVERY = 20
 FAILURES = 3
 """So many batches in a row that cannot be worked on are not their sender's fault."""

@@ -70,8 +70,8 @@ def parse_network(
     Args:
         text: what docs/networks.md describes.
         name: what to call the network.
-        shown: how error messages call the file; `name` unless given.
-        folder: where bandwidth traces are looked for; the current one unless given.
+        shown: how error messages call the file; default: `name`.
+        folder: where bandwidth traces are looked for; default: the current one.
         count: replaces the number of nodes, where the file gives a number.
     """
     shown = shown or name

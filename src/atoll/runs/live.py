@@ -1,7 +1,7 @@
 """A member of a live run: this machine trains together with others that join and leave as they like.
 
 A run has a number of seats, each with a name.  Whoever begins it takes the first; who joins is given one that is free,
-with the run's card, which says what is learned and how nodes talk.
+with the run's card, which says what is learned and by which communication strategy.
 """
 
 import asyncio

@@ -52,7 +52,7 @@ class Run:
         self.name: str = facts["name"]
         """This node's."""
         self.strategy: str = facts["strategy"]
-        """How nodes talk."""
+        """The communication strategy."""
         self.steps = 0
         """The optimiser's on this node, so far; of several optimisers, the last one's."""
         self._seed: int = facts["seed"]

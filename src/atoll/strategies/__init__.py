@@ -1,4 +1,4 @@
-"""How nodes talk: strategies composed of when, with whom, what, and how to merge."""
+"""Communication strategies, composed of when, with whom, what, and how to merge."""
 
 from atoll.strategies import recipes  # the named ones register themselves
 from atoll.strategies.replica import Quantity, Replica, Work

@@ -19,7 +19,7 @@ from atoll.strategies.talk import Strategy, Talk
 __all__ = ["DEFAULT_STRATEGY", "ISLANDS_STRATEGY", "RECIPES", "Named", "Recipe", "parse_strategy", "recipe"]
 
 DEFAULT_STRATEGY = "allreduce:every=8"
-"""How nodes talk where nobody says how: a plain mean, with nothing to tune and no further copies of the model."""
+"""The default communication strategy: a plain mean, with nothing to tune and no further copies of the model."""
 ISLANDS_STRATEGY = "allreduce:every=8,overlap"
 """The same between islands: pipelines go on while averages are on their way."""
 

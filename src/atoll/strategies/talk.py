@@ -45,7 +45,7 @@ class Talk:
 
 
 class Strategy(abc.ABC):
-    """How nodes talk: a frozen composition of parts.  Parts that do not go together are refused when it is made."""
+    """A communication strategy: a frozen composition of parts.  Parts that do not fit are refused when it is made."""
 
     @abc.abstractmethod
     def start(self, replica: Replica) -> Talk:

@@ -32,7 +32,7 @@ async def train(
     Args:
         replica: the node's model.
         task: what is learned.
-        strategy: how nodes talk.
+        strategy: the communication strategy.
         steps: how many; any number if left out.
         resume: what the node was, to go on from there.
         at_boundary: called after every step, with what gives the node's state at that moment; the next step waits for

@@ -52,7 +52,7 @@ class Task:
         test: what is measured on.
         quick: how many of the test examples are enough while the target is far away.
         final: what is measured on once more at the end of a run, where that is more than `test`.
-        labels: what shards are dealt by; the targets unless given.
+        labels: what shards are dealt by; default: the targets.
         test_every: steps after which a node tests its model, merged or not.
     """
 

@@ -1,4 +1,4 @@
-"""Hearing: a node takes what others say, and what it cannot understand costs it nothing."""
+"""Receiving: malformed messages are dropped, recorded, and change nothing."""
 
 import struct
 from collections.abc import Callable
@@ -18,7 +18,7 @@ NOT_UNDERSTOOD = (
     RuntimeError,
     struct.error,
 )
-"""What reading a message that is none may raise; torch says `RuntimeError` of bytes that are no tensor."""
+"""What reading a malformed message may raise; torch says `RuntimeError` of bytes that are no tensor."""
 
 
 async def hear(world: World, channel: str, take: Callable[[Message], None]) -> None:
