@@ -153,11 +153,20 @@ def test_what_comes_one_at_a_time_is_compared_with_what_is_usual() -> None:
     assert [lengths.scale(name, 1e6) for name in "a"] == [1.0], "nothing is known yet"
     lengths.clear()
     assert [lengths.scale(name, 1.0) for name in "abca"] == [1.0] * 4
-    assert [lengths.scale("d", 10.0) for _ in range(PATIENCE)] == [0.0] * PATIENCE
-    assert lengths.scale("d", 10.0) == 0.1, "taken, as long as is usual"
-    assert lengths.scale("d", 10.0) == 0.0
+    assert [lengths.scale("d", 100.0) for _ in range(PATIENCE)] == [0.0] * PATIENCE
+    assert lengths.scale("d", 100.0) == 0.01, "taken, as long as is usual"
+    assert lengths.scale("d", 100.0) == 0.0
     assert lengths.scale("d", 3.0) == 1.0
     assert lengths.scale("a", float("nan")) == 0.0
+
+
+def test_if_everything_gets_longer_nothing_is_refused_for_good() -> None:
+    """Where shards differ, gossiping models drift apart by much, and come together again."""
+    lengths = Lengths()
+    for name in "abcabc":
+        lengths.scale(name, 1.0)
+    taken = [lengths.scale(name, 60.0) for _ in range(80) for name in "abc"]
+    assert taken[-30:] == [1.0] * 30
 
 
 def test_values_that_do_not_have_their_weight_are_refused_in_any_round() -> None:

@@ -26,6 +26,8 @@ FAR_OUT = 5.0
 """How many times as long as the median of the others' a vector may be: what a node has learned in some steps."""
 FAR_OUT_APART = 100.0
 """The same in the first round of a view, which is of times that nodes spent apart."""
+FAR_OUT_PUSHED = 20.0
+"""The same of what comes one at a time, beside what came before: it differs by up to five times where shards differ."""
 FAR_OUT_GRADIENT = 50.0
 """The same of one step's gradient: those of single batches differ much."""
 HEAVY = 10.0
@@ -82,7 +84,7 @@ class Lengths:
         remembered: how many lengths are compared with; a quarter of them must be known.
     """
 
-    def __init__(self, far_out: float = FAR_OUT, remembered: int = 16) -> None:
+    def __init__(self, far_out: float = FAR_OUT_PUSHED, remembered: int = 16) -> None:
         self._far_out = far_out
         self._known: deque[float] = deque(maxlen=remembered)
         self._refused = _Refusals()
@@ -99,15 +101,15 @@ class Lengths:
             return 0.0
         lengths = [each for each in self._known if each > 0]
         middle = median(lengths) if 4 * len(lengths) >= (self._known.maxlen or 1) else math.inf
-        scale = 1.0
-        if found > self._far_out * middle:
-            if not self._refused.is_taken(name):
-                return 0.0
-            scale = middle / found
-        else:
+        most = self._far_out * middle
+        if found <= most:
             self._refused.forgive(name)
-        self._known.append(scale * found)
-        return scale
+            self._known.append(found)
+            return 1.0
+        if not self._refused.is_taken(name):
+            return 0.0
+        self._known.append(most)  # if all get longer, what is usual does too
+        return middle / found
 
 
 @dataclass(frozen=True, slots=True)
