@@ -32,7 +32,7 @@ def test_run_shows_one(tmp_path: Path) -> None:
 
 def test_a_run_writes_the_configuration_that_repeats_it(tmp_path: Path) -> None:
     """Byte for byte; what the command line says wins over the file."""
-    first = atoll("run", "perfect:2", "-s", "allreduce:every=2", "--seed", "3", "--limit", "8", folder=tmp_path)
+    first = atoll("run", "perfect:2", "-s", "allreduce:every=2", "--seed", "3", "--limit", "3", folder=tmp_path)
     assert first.returncode == 0, first.stderr
     traces = tmp_path / "report" / "traces"
     [config] = traces.glob("strategy.*.toml")
@@ -41,9 +41,6 @@ def test_a_run_writes_the_configuration_that_repeats_it(tmp_path: Path) -> None:
     assert again.returncode == 0, again.stderr
     assert config.with_suffix(".jsonl").read_bytes() == kept[1]
     assert (tmp_path / "model.safetensors").exists()
-    other = atoll("run", "kept.toml", "--seed", "4", folder=tmp_path)
-    assert other.returncode == 0, other.stderr
-    assert list(traces.glob("strategy.*seed4.jsonl"))
 
 
 def test_interrupting_keeps_what_is_finished(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def test_machines_form_an_island_and_it_outlives_them(tmp_path: Path) -> None:
             one = await stay(first)
             await until("alone", lambda: seats)
             assert not seats[0].island, "one machine cannot hold it"
-            assert "cannot hold" in boards[0]._pulse.told(0.0)
+            assert "does not fit" in boards[0]._pulse.told(0.0)
             async with join_run(first.invitation, machine(tmp_path, "b"), lambda event: watch(1, event)) as second:
                 two = await stay(second)
                 async with join_run(first.invitation, machine(tmp_path, "c"), lambda event: watch(2, event)) as third:

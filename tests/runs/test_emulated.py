@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -78,7 +79,7 @@ def test_checkpoints_final_tests_and_the_model(tmp_path: Path) -> None:
                 pass
         tested = [event.steps for event in read_trace(path) if isinstance(event, Tested)]
         steps.append((min(tested), max(tested)))
-        assert RunConfig.read(path.with_suffix(".toml")).checkpoints == config.checkpoints
+        assert tomllib.loads(path.with_suffix(".toml").read_text())["checkpoints"] == str(config.checkpoints)
     assert steps[1][0] > steps[0][0]
     assert steps[1][1] > steps[0][1] + 5
     assert len(list((tmp_path / "kept").glob("*.safetensors"))) == len(NETWORK)

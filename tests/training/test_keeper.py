@@ -47,6 +47,7 @@ async def _train(card: Card, own: Machine, steps: int, tests: list[Tested]) -> N
 
 def test_it_is_kept_now_and_then_and_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keeper_module, "KEEP_EVERY_S", 0.001)
+    monkeypatch.setattr(os, "fsync", lambda _: None)  # a busy disk would take longer than all steps
     written: list[int] = []
 
     def write(path: Path, saved: Saved, identity: dict[str, object]) -> None:
