@@ -24,7 +24,7 @@ types: $(VENV)/installed
 	$(BIN)/mypy
 
 tests: $(VENV)/installed
-	$(BIN)/pytest --numprocesses 2 --dist worksteal --durations 15
+	$(BIN)/pytest --numprocesses 2 --durations 15
 
 # The theme's notice about its end (May 2027) is in docs/design.md, not in every log.
 docs docs-serve: export NO_MKDOCS_2_WARNING = 1
