@@ -200,6 +200,7 @@ COVERED_BY = {
     "runs/emulated_node.py": "runs/test_emulated.py",
     "runs/node.py": "runs/test_emulated.py",
     "script/agent.py": "script/test_run.py",
+    "strategies/changes.py": "strategies/test_deltas.py",
     "script/launch.py": "script/test_joining.py",
     "script/process.py": "script/test_run.py",
     "script/replica.py": "script/test_run.py",

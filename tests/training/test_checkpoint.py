@@ -126,6 +126,27 @@ def test_a_resumed_run_writes_what_the_one_before_it_would_have(tmp_path: Path, 
             assert steps[-1] > 30, "it went on where it was"
 
 
+@pytest.mark.parametrize("strategy", ["allreduce:every=2", "diloco:every=4", "gossip:pushsum", "ssp", "ssp:codec=int8"])
+def test_going_on_from_a_checkpoint_costs_nobody_what_it_has_learned(tmp_path: Path, strategy: str) -> None:
+    """`ssp` once counted everybody's changes a second time."""
+    spec = RunConfig(
+        network=load_network("perfect:3"),
+        task="digits",
+        strategy=strategy,
+        shards="iid",
+        limit_s=26,
+        stops=False,
+        checkpoints=tmp_path / "there",
+        checkpoint_s=20,
+    )
+    simulate(spec, tmp_path / "trace")
+    tests = [event for event in read_trace(tmp_path / "trace") if isinstance(event, Tested)]
+    before = min(event.measure for event in tests if 18 <= event.at <= 20)
+    after = min(event.measure for event in tests if event.at > 20)
+    assert before > 0.6
+    assert after > before - 0.1
+
+
 SHORT = RunConfig(network=load_network("triangle"), task="digits", strategy="allreduce", limit_s=12, checkpoint_s=5)
 
 

@@ -13,12 +13,13 @@ which is two models' worth from each, and which they do at once, whatever their 
 tells nothing: what it learned on a model of its own, or on what the run began from long ago, would spoil theirs.  If
 nobody tells it anything for half a minute, it begins a run of its own, with its own origin.  When runs of two origins
 meet, the younger one ends: its nodes are new again in the older one, and the founders' is the oldest.
+
+A node that goes on from a checkpoint asks too: of what a peer then tells it, it takes what it does not have.  For that
+it keeps how much of each peer's changes its model includes, which is a model's worth for each peer.
 """
 
 import asyncio
-import math
-import struct
-from collections.abc import Callable
+import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,10 +28,24 @@ import torch
 from atoll.codecs import Codec
 from atoll.collectives import Body, Lengths
 from atoll.state import Saved, note, part, read_note, under
+from atoll.strategies.changes import (
+    ACKNOWLEDGEMENT,
+    ASK,
+    BASE,
+    CHANGE,
+    EVERYTHING,
+    FOUNDERS,
+    HEAD,
+    Origin,
+    Told,
+    floats,
+    read_head,
+    read_told,
+)
 from atoll.strategies.parts.merge import average_buffers
 from atoll.strategies.parts.part import Part
 from atoll.strategies.parts.when import When
-from atoll.strategies.replica import MOST_WORK, Quantity, Replica, Work
+from atoll.strategies.replica import Quantity, Replica, Work
 from atoll.strategies.talk import Spawn, Strategy, Talk, record_push
 from atoll.trace import ContributionRefused, Waited
 from atoll.vectors import Vector, all_finite, length
@@ -39,16 +54,9 @@ from atoll.world.hearing import hear
 
 __all__ = ["DeltaTalk", "Deltas"]
 
-CHANGE, ACKNOWLEDGEMENT, EVERYTHING, BASE = "change", "change ack", "all changes please", "what it began from"
-_HEAD = struct.Struct("<QddQ")  # the sender's step, seconds when it was sent, its origin
-_ASK = struct.Struct("<Q")  # how often the sender has asked
 WAIT_S = 2.0
 ANSWER_S = 30.0
 """Who has not acknowledged for so long has begun anew, and never will."""
-
-Origin = tuple[float, int]
-"""When a run began, and at which node's place."""
-FOUNDERS: Origin = (0.0, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,8 +99,10 @@ class DeltaTalk(Talk):
         self._told: dict[str, Vector] = {}
         """What of them each peer knows, or will; peers that were told the same share a vector."""
         self._busy_since_s: dict[str, float | None] = dict.fromkeys(peers)
-        self._arrived: list[tuple[Vector, Vector, Work]] = []
-        """Changes, the buffers of who made them, and its work."""
+        self._theirs: dict[str, Vector] = {}
+        """What each peer has told of its changes, in all."""
+        self._arrived: list[tuple[str, Told]] = []
+        """What peers have told, and is not in the model yet."""
         self._lengths = Lengths()
         """How much peers usually change in a step."""
         self._heard = asyncio.Event()
@@ -147,12 +157,12 @@ class DeltaTalk(Talk):
         if self._bound:
             await self._gate()
         arrived, self._arrived = self._arrived, []
-        for change, _, work in arrived:
-            values = values + change
-            replica.include(work)
+        for _, told in arrived:
+            values = values + told.change
+            replica.include(told.work)
         replica.write(Quantity.PARAMETERS, values)
         if arrived:
-            average_buffers(replica, [buffers for _, buffers, _ in arrived])
+            average_buffers(replica, [told.buffers for _, told in arrived])
         self._before = values
         if self._when(replica, replica.steps - self._told_at_step, 0):
             self._told_at_step = replica.steps
@@ -177,10 +187,10 @@ class DeltaTalk(Talk):
             return False
         arrived, self._arrived = self._arrived, []
         values = self._base
-        for change, buffers, work in arrived:
-            values = values + change
-            self._replica.include(work)
-            self._replica.write(Quantity.BUFFERS, buffers)
+        for _, told in arrived:
+            values = values + told.change
+            self._replica.include(told.work)
+            self._replica.write(Quantity.BUFFERS, told.buffers)
         self._changed = np.zeros_like(values)
         self._told = dict.fromkeys(self._clocks, self._changed)
         self._replica.write(Quantity.PARAMETERS, values)
@@ -193,7 +203,7 @@ class DeltaTalk(Talk):
         self._base_is_there = False
         self._changed = np.zeros_like(self._base)
         self._told = dict.fromkeys(self._clocks, self._changed)
-        for left in (self._arrived, self._answered, self._new_too):
+        for left in (self._arrived, self._answered, self._new_too, self._theirs):
             left.clear()
         for name in self._clocks:
             self._ask(name)
@@ -202,21 +212,28 @@ class DeltaTalk(Talk):
         assert self._spawn is not None
         self._answered.discard(name)
         self._asked[name] += 1
-        head = _ASK.pack(self._asked[name])
-        self._spawn(self._replica.world.peer(name).send(EVERYTHING, head, lane=Lane.CONTROL))
+        self._spawn(self._send_ask(name))
+
+    async def _send_ask(self, name: str) -> None:
+        head = ASK.pack(self._asked[name], self._is_new)
+        await self._replica.world.peer(name).send(EVERYTHING, head, lane=Lane.CONTROL)
 
     def save(self) -> Saved:
         assert self._changed is not None
         assert self._base is not None
         known = note({"clocks": self._clocks, "began": self._began, "origin": self._origin})
-        return {"changed": self._changed, "base": self._base, **under("told", dict(self._told)), "known": known}
+        theirs = dict(self._theirs)
+        for name, told in self._arrived:  # the model does not have that yet
+            theirs[name] = theirs[name] - told.change
+        vectors = {**under("told", dict(self._told)), **under("theirs", theirs)}
+        return {"changed": self._changed, "base": self._base, **vectors, "known": known}
 
     def load(self, saved: Saved) -> None:
         self._changed, self._base, self._is_new = saved["changed"], saved["base"], False
         self._before = self._replica.read(Quantity.PARAMETERS)
         told, known = part("told", saved), read_note(saved["known"])
         self._origin = known["origin"][0], known["origin"][1]
-        self._answered.update(self._clocks)
+        self._theirs = dict(part("theirs", saved))
         for name in self._clocks:  # who is not among them is told everything
             self._told[name] = told.get(name, np.zeros_like(self._changed))
             self._clocks[name] = known["clocks"].get(name, 0)
@@ -270,13 +287,13 @@ class DeltaTalk(Talk):
     def _decode(self, body: Body, count: int, step: int) -> Vector:
         """What a message says; `step` is its sender's when it was written."""
         if self._codec is None:
-            return _floats(body)
+            return floats(body)
         change: Vector = self._codec.decode(torch.frombuffer(bytearray(body), dtype=torch.uint8), count, step).numpy()
         return change
 
     async def _send(self, name: str, step: int, body: bytes) -> None:
         world = self._replica.world
-        head = _HEAD.pack(step, world.now, *self._origin)
+        head = HEAD.pack(step, world.now, *self._origin)
         buffers = self._replica.read(Quantity.BUFFERS)
         await world.peer(name).send(CHANGE, head, body + buffers.tobytes() + self._own_work().tobytes())
 
@@ -290,22 +307,27 @@ class DeltaTalk(Talk):
         assert self._spawn is not None
         assert self._changed is not None
         count = len(self._changed)
-        step, sent_s, origin = _read_head(message.head)
+        step, sent_s, origin = read_head(message.head)
         self._spawn(world.peer(message.sender).send(ACKNOWLEDGEMENT, lane=Lane.CONTROL))
         if not self._counts(message.sender, origin):
             return
-        read = self._read(message.body, lambda body: self._decode(body, count, step))
+        read = read_told(self._replica, message.body, count, lambda body: self._decode(body, count, step))
         since = max(1, self._began[message.sender] + step - self._clocks[message.sender])
-        scale = self._lengths.scale(message.sender, length(read[0]) / since)
+        scale = self._lengths.scale(message.sender, length(read.change) / since)
+        self._hear_of(message.sender, read.change)
         if scale != 1:
             why = f"{message.sender}: a change that is absurdly long"
             world.record(ContributionRefused(at=world.now, node=world.name, name="change", why=why))
-            read = read[0] * np.float32(scale), *read[1:]
+            read = dataclasses.replace(read, change=read.change * np.float32(scale))
         self._clocks[message.sender] = max(self._clocks[message.sender], self._began[message.sender] + step)
         self._silent.discard(message.sender)
-        self._arrived.append(read)
+        self._arrived.append((message.sender, read))
         self._heard.set()
         record_push(world, f"change of {message.sender}", sent_s)
+
+    def _hear_of(self, sender: str, change: Vector) -> None:
+        known = self._theirs.get(sender)
+        self._theirs[sender] = change if known is None else known + change
 
     def _counts(self, sender: str, origin: Origin) -> bool:
         """Whether a change is one of this node's run, and not yet in what its sender has told it."""
@@ -316,27 +338,13 @@ class DeltaTalk(Talk):
             self._be_new()
         return sender in self._answered and origin == self._origin
 
-    def _read(self, body: Body, decode: Callable[[Body], Vector]) -> tuple[Vector, Vector, Work]:
-        """A change, its sender's buffers, and the work that it has done."""
-        assert self._changed is not None
-        work_bytes, buffer_bytes = self._replica.work.nbytes, self._replica.read(Quantity.BUFFERS).nbytes
-        size = len(body) - work_bytes - buffer_bytes
-        if size < 0:
-            raise ValueError(f"{len(body)} bytes are no change")
-        change = decode(body[:size])
-        if change.shape != self._changed.shape or not all_finite(change):
-            raise ValueError(f"{len(body)} bytes are no change of a model of {len(self._changed)}")
-        buffers = np.frombuffer(body[size : size + buffer_bytes], dtype=np.float32)
-        work = np.frombuffer(body[size + buffer_bytes :], dtype=np.int64)
-        if not all_finite(buffers) or (work < 0).any() or (work > MOST_WORK).any():
-            raise ValueError("buffers that are not finite, or work that nobody can have done")
-        return change, buffers, work
-
     def _begins_anew(self, message: Message) -> None:
         assert self._changed is not None
         assert self._base is not None
         assert self._spawn is not None
-        (number,) = _ASK.unpack(message.head)
+        number, is_new = ASK.unpack(message.head)
+        if is_new:  # what it has told before is from another life, and stays
+            self._theirs.pop(message.sender, None)
         if number == 1 and message.sender not in self._answered:  # it may not have been there when it was asked
             self._ask(message.sender)
         self._told[message.sender] = self._changed
@@ -346,13 +354,13 @@ class DeltaTalk(Talk):
         if not self._is_new:
             buffers = self._replica.read(Quantity.BUFFERS).tobytes()
             body = self._base.tobytes() + self._changed.tobytes() + buffers + self._own_work().tobytes()
-        head = message.head + _HEAD.pack(self._replica.steps, self._replica.world.now, *self._origin)
+        head = message.head + HEAD.pack(self._replica.steps, self._replica.world.now, *self._origin)
         self._spawn(self._replica.world.peer(message.sender).send(BASE, head, body))
 
     def _take_base(self, message: Message) -> None:
         """What the run began from, and all that the sender has changed since; nothing, if it is new too."""
         assert self._base is not None
-        (number,) = _ASK.unpack(message.head[: _ASK.size])
+        number, _ = ASK.unpack(message.head[: ASK.size])
         if number != self._asked[message.sender]:
             return
         self._answered.add(message.sender)
@@ -363,26 +371,18 @@ class DeltaTalk(Talk):
         base = np.frombuffer(message.body[:size], dtype=np.float32)
         if base.shape != self._base.shape or not all_finite(base):
             raise ValueError(f"{len(message.body)} bytes are not what a model of {len(self._base)} began from")
-        step, _, origin = _read_head(message.head[_ASK.size :])
-        told = self._read(message.body[size:], _floats)
+        step, _, origin = read_head(message.head[ASK.size :])
+        told = read_told(self._replica, message.body[size:], len(self._base), floats)
         if self._is_new and (not self._base_is_there or origin < self._origin):
             self._base, self._base_is_there, self._origin = base, True, origin
             self._arrived.clear()
+            self._theirs.clear()
         if origin == self._origin:
-            self._arrived.append(told)
+            known = self._theirs.get(message.sender)
+            missing = told if known is None else dataclasses.replace(told, change=told.change - known)
+            self._hear_of(message.sender, missing.change)
+            self._arrived.append((message.sender, missing))
         self._clocks[message.sender] = max(self._clocks[message.sender], self._began[message.sender] + step)
 
     def _acknowledged(self, message: Message) -> None:
         self._busy_since_s[message.sender] = None
-
-
-def _read_head(head: bytes) -> tuple[int, float, Origin]:
-    """Its sender's step, when it was sent, and its origin."""
-    step, sent_s, began_s, rank = _HEAD.unpack(head)
-    if not 0 <= began_s < math.inf:
-        raise ValueError(f"no run can have begun at {began_s} s")
-    return step, sent_s, (began_s, rank)
-
-
-def _floats(body: Body) -> Vector:
-    return np.frombuffer(body, dtype=np.float32)
