@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from atoll.compare import Plan, compare
+from atoll.compare import ComparisonPlan, compare
 from atoll.config import RunConfig
 from atoll.network import load_network
 from atoll.report.results import Comparison, Row
@@ -39,7 +39,7 @@ def run_plan(
         limit_s=arguments.limit,
         device=arguments.device,
     )
-    plan = Plan(base=base, strategies=tuple(dict.fromkeys(strategies)), seeds=tuple(range(arguments.seeds)))
+    plan = ComparisonPlan(base=base, strategies=tuple(dict.fromkeys(strategies)), seeds=tuple(range(arguments.seeds)))
     with tempfile.TemporaryDirectory() as folder:
         found = compare(plan, Path(folder), jobs=arguments.jobs, console=Console(quiet=True))
     print(f"{network}, {task}, {shards}: {time.perf_counter() - began:.0f} s", flush=True)

@@ -25,7 +25,7 @@ from torch import nn
 from atoll.codecs import parse_codec
 from atoll.config import RunConfig
 from atoll.network import Network, load_network, parse_network
-from atoll.runs import simulate
+from atoll.runs import simulate_run
 from atoll.trace import Computed, Event, Exchanged, Tested, read_trace
 from atoll.training import Task, load_task, parse_shards
 from atoll.training.batches import Batches
@@ -91,7 +91,7 @@ def run(net: Network, strategy: str, script: str, limit_s: float, *, shards: str
         stops=False,
     )
     with tempfile.TemporaryDirectory() as folder:
-        simulate(spec, Path(folder) / "trace")
+        simulate_run(spec, Path(folder) / "trace")
         return list(read_trace(Path(folder) / "trace"))
 
 

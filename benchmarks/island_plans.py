@@ -15,11 +15,11 @@ from tests.islands.brute import best_of_all, partitions
 
 from atoll.config import RunConfig
 from atoll.errors import TaskError
-from atoll.islands import Costs, Island, Layer, Machine, Pairs, Plan, Terms, equal_cuts, form, survey
+from atoll.islands import Costs, Island, Layer, Machine, MachineLinks, Plan, Terms, equal_cuts, form, survey
 from atoll.islands.layout import Layout, Survey, survey_task
 from atoll.islands.settings import parse_islands
 from atoll.network import Network, parse_network
-from atoll.runs import simulate
+from atoll.runs import simulate_run
 from atoll.runs.emulated import run_emulated
 from atoll.trace import Computed, Emulated, read_trace
 from atoll.training import Task
@@ -58,7 +58,9 @@ def drawn(seed: int, nodes: int, layers: int) -> tuple[Network, list[Layer], flo
     return parse_network(described, name=f"drawn {seed}"), chain, whole
 
 
-def by_ravnest(layers: Sequence[Layer], machines: Sequence[Machine], pairs: Pairs, terms: Terms) -> list[list[int]]:
+def by_ravnest(
+    layers: Sequence[Layer], machines: Sequence[Machine], pairs: MachineLinks, terms: Terms
+) -> list[list[int]]:
     """The clusters that Ravnest's published objective prefers, of all there are: 100·Σ max(0, L − RAM_c) plus the
     spread of ΣRAM/bandwidth.  One large cluster scores 0, so as many clusters as any has at the least score are taken.
     """
@@ -174,7 +176,7 @@ def simulated(network: Network, task: Task, plan: Plan, found: Survey, seconds: 
         spec = RunConfig(
             network=network, task=task.name, strategy="none", shards="iid", islands="auto", limit_s=seconds, stops=False
         )
-        simulate(spec, path, task=task, layout=Layout(plan, found, parse_islands("auto")))
+        simulate_run(spec, path, task=task, layout=Layout(plan, found, parse_islands("auto")))
         lasts = {found.machines[island.order[-1]].name for island in plan.islands}
         done = [event for event in read_trace(path) if isinstance(event, Computed) and event.node in lasts]
     return sum(event.at > seconds / 4 for event in done) * task.batch / (seconds * 3 / 4)
@@ -218,7 +220,7 @@ def emulated(arguments: argparse.Namespace) -> None:
                     for _ in run_emulated(spec, path):
                         pass
                 else:
-                    simulate(spec, path)
+                    simulate_run(spec, path)
                 events = list(read_trace(path))
             passes = [event for event in events if isinstance(event, Computed) and event.node in lasts]
             rates.append(sum(event.at > seconds / 4 for event in passes) * task.batch / (seconds * 3 / 4))

@@ -27,7 +27,7 @@ from torch.distributed.pipelining.schedules import _get_1f1b_rank_ops
 from atoll.config import RunConfig
 from atoll.network import load_network, parse_network
 from atoll.report.results import read_result
-from atoll.runs import simulate
+from atoll.runs import simulate_run
 from atoll.runs.emulated import run_emulated
 from atoll.trace import Computed, Emulated, Event, IslandsFormed, StageReported, Tested, read_trace
 from atoll.training import Task
@@ -47,7 +47,7 @@ def traced(spec: RunConfig, task: Task) -> list[Event]:
     """What happened in a simulated run."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "t.jsonl"
-        simulate(spec, path, task=task)
+        simulate_run(spec, path, task=task)
         return list(read_trace(path))
 
 
@@ -180,7 +180,7 @@ def speedup(arguments: argparse.Namespace) -> None:
                     seed=seed,
                     limit_s=arguments.limit,
                 )
-                simulate(spec, path, task=task)
+                simulate_run(spec, path, task=task)
                 result = read_result(path)
                 events = list(read_trace(path))
             assert result is not None
@@ -226,7 +226,7 @@ def kills(arguments: argparse.Namespace) -> None:
                 for _ in run_emulated(spec, path):
                     pass
             else:
-                simulate(spec, path)
+                simulate_run(spec, path)
             events = list(read_trace(path))
         idle: dict[str, float] = {}
         last: dict[str, float] = {}

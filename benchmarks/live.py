@@ -27,7 +27,7 @@ import numpy as np
 from atoll.config import RunConfig
 from atoll.network import Network, load_network, parse_network
 from atoll.report.results import RunResult, read_result
-from atoll.runs import simulate
+from atoll.runs import simulate_run
 from atoll.runs.emulated import is_valid, run_emulated
 from atoll.trace import Exchanged, Tested, Waited, read_trace
 from atoll.world.emulate.supervisor import CONGESTION, Emulation, emulate
@@ -321,7 +321,7 @@ def agreement(arguments: argparse.Namespace) -> None:
                 spec = RunConfig(network=network, task="digits", strategy=strategy, seed=seed, limit_s=arguments.limit)
                 with tempfile.TemporaryDirectory() as folder:
                     path = Path(folder) / "simulated.jsonl"
-                    simulate(spec, path)
+                    simulate_run(spec, path)
                     simulated = read_result(path)
                     assert simulated is not None
                     pairs.append(((simulated, list(read_trace(path))), _emulated(spec)))

@@ -13,7 +13,7 @@ import torch
 
 from atoll.config import RunConfig
 from atoll.network import load_network
-from atoll.runs import IDEAL_STRATEGY, simulate
+from atoll.runs import IDEAL_STRATEGY, simulate_run
 from atoll.trace import Tested, read_trace
 from atoll.training.tasks.text import _adamw, text
 
@@ -29,7 +29,7 @@ def loss_after(task_path: Path, rate: float, steps: int) -> float:
     )
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.jsonl"
-        simulate(spec, path, task=task)
+        simulate_run(spec, path, task=task)
         return [event.measure for event in read_trace(path) if isinstance(event, Tested)][-1]
 
 

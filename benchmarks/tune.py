@@ -24,7 +24,7 @@ from torch.optim import Optimizer
 from atoll.config import RunConfig
 from atoll.network import load_network
 from atoll.report.results import read_result
-from atoll.runs import IDEAL_STRATEGY, simulate
+from atoll.runs import IDEAL_STRATEGY, simulate_run
 from atoll.training import load_task
 
 LIMIT_S = 300.0
@@ -54,7 +54,7 @@ def seconds(name: str, data: Path | None, device: str, case: tuple[float, int, i
     )
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.jsonl"
-        simulate(spec, path, task=task)
+        simulate_run(spec, path, task=task)
         result = read_result(path)
     assert result is not None
     return result.seconds_to_target or LIMIT_S

@@ -1,6 +1,7 @@
 """Imports point one way, and only the world touches the world."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ MODULES = sorted(SOURCE.rglob("*.py"))
 # From the bottom up: a part imports only from those before it.
 ORDER = [
     "errors",
+    "plugins",
     "settings",
     "seeds",
     "state",
@@ -212,7 +214,7 @@ COVERED_BY = {
     "strategies/rounds/gradients.py": "strategies/rounds/test_rounds.py",
     "strategies/rounds/models.py": "strategies/rounds/test_here.py",
     "strategies/rounds/outcome.py": "strategies/rounds/test_rounds.py",
-    "strategies/rounds/parts.py": "strategies/test_spec.py",
+    "strategies/rounds/composition.py": "strategies/test_spec.py",
     "trace/island_events.py": "trace/test_events.py",
     "training/tasks/registry.py": "training/tasks/test_digits.py",
     "training/optimizer_state.py": "script/test_optimizers.py",
@@ -240,6 +242,24 @@ COVERED_BY = {
     "world/sim/wiring.py": "world/sim/test_links.py",
 }
 """Files that are tested through what is built of them, by which test."""
+
+
+def test_no_name_stands_for_two_things() -> None:
+    """Classes and types, wherever they are."""
+    found: dict[str, set[str]] = {}
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            names: list[str] = []
+            if isinstance(node, ast.ClassDef):
+                names = [node.name]
+            elif isinstance(node, ast.Assign):
+                names = [target.id for target in node.targets if isinstance(target, ast.Name)]
+            elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                names = [node.target.id]
+            for name in names:
+                if re.fullmatch("[A-Z][A-Za-z]*[a-z][A-Za-z]*", name):
+                    found.setdefault(name, set()).add(str(path.relative_to(SOURCE)))
+    assert {name: places for name, places in found.items() if len(places) > 1} == {}
 
 
 def test_every_file_has_a_test() -> None:

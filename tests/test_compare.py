@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from atoll.compare import Plan, compare, simulate
+from atoll.compare import ComparisonPlan, compare, simulate
 from atoll.config import RunConfig
 from atoll.errors import ConfigError, StrategyError, TaskError
 from atoll.network import load_network
@@ -15,11 +15,11 @@ from atoll.report.tables import comparison_table
 from atoll.training import load_task
 
 
-def plan(**changes: Any) -> Plan:
+def plan(**changes: Any) -> ComparisonPlan:
     which = {name: changes.pop(name) for name in ("strategies", "seeds") if name in changes}
     settings: dict[str, Any] = {"network": load_network("triangle"), "shards": "iid", "limit_s": 30.0, **changes}
     which = {"strategies": ("allreduce:every=4", "none"), "seeds": (0, 1), **which}
-    return Plan(base=RunConfig(**settings), **which)
+    return ComparisonPlan(base=RunConfig(**settings), **which)
 
 
 def test_runs_everything_and_keeps_the_traces(tmp_path: Path) -> None:
@@ -32,7 +32,7 @@ def test_runs_everything_and_keeps_the_traces(tmp_path: Path) -> None:
 
 def break_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A strategy that nobody knows then fails when it runs."""
-    monkeypatch.setattr(Plan, "check", lambda _: None)
+    monkeypatch.setattr(ComparisonPlan, "check", lambda _: None)
     monkeypatch.setattr(RunConfig, "__post_init__", lambda _: None)
 
 

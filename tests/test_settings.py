@@ -6,13 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll.errors import StrategyError, TaskError
-from atoll.settings import Count, Range, Setting, parse_settings, parse_size, settings_of, write_settings
+from atoll.settings import Count, NumberRange, Setting, parse_settings, parse_size, settings_of, write_settings
 
 
 @dataclass(frozen=True)
 class Example:
     every: Count = 4
-    share: Annotated[float, Range(0, 1)] = 0.5
+    share: Annotated[float, NumberRange(0, 1)] = 0.5
     via: Literal["ring", "tree"] = "ring"
     overlap: bool = False
 

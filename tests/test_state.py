@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atoll.state import note, part, read_note, under
+from atoll.state import note, read_note, section, under
 
 FACTS = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text() | st.floats(allow_nan=False),
@@ -17,5 +17,5 @@ def test_a_fact_is_read_as_it_was_written(fact: object) -> None:
 
 def test_parts_of_a_whole() -> None:
     whole = {**under("a", {"x": np.zeros(1)}), **under("ab", {"x": np.ones(2)})}
-    assert {name: values.tolist() for name, values in part("ab", whole).items()} == {"x": [1, 1]}
-    assert {name: values.tolist() for name, values in part("a", whole).items()} == {"x": [0]}
+    assert {name: values.tolist() for name, values in section("ab", whole).items()} == {"x": [1, 1]}
+    assert {name: values.tolist() for name, values in section("a", whole).items()} == {"x": [0]}

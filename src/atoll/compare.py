@@ -16,15 +16,14 @@ from pathlib import Path
 from rich.console import Console
 
 from atoll.config import Role, RunConfig
-from atoll.errors import ConfigError
+from atoll.errors import CheckpointError, ConfigError
 from atoll.islands.layout import lay_out
 from atoll.network import Network, load_network
 from atoll.report.failures import RunFailure
 from atoll.report.progress import RunsProgress
 from atoll.report.results import Comparison, RunResult, read_result
 from atoll.report.tables import comparison_table
-from atoll.runs import IDEAL_STRATEGY
-from atoll.runs import simulate as simulate_run
+from atoll.runs import IDEAL_STRATEGY, simulate_run
 from atoll.runs.batch import run_all
 from atoll.runs.emulated import emulate_all
 from atoll.runs.node import check_device
@@ -34,7 +33,7 @@ from atoll.training import Task, load_task, parse_shards
 from atoll.training.checkpoint import latest
 from atoll.training.taskcheck import check_task
 
-__all__ = ["DEFAULT_STRATEGIES", "Plan", "compare", "simulate"]
+__all__ = ["DEFAULT_STRATEGIES", "ComparisonPlan", "compare", "simulate"]
 
 DEFAULT_STRATEGIES = (
     "none",
@@ -52,7 +51,7 @@ SCRIPT_LIMIT_S = 3600.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class ComparisonPlan:
     """What is compared: strategies, each with several seeds, and all else alike."""
 
     base: RunConfig
@@ -80,6 +79,8 @@ class Plan:
         if base.script:
             self._check_script()
             return
+        if base.resume and base.checkpoints is None:
+            raise CheckpointError("--resume: expected --checkpoint FOLDER too, which says where to go on from")
         check_device(base.device)
         task = load_task(base.task, base.data)
         labels = task.labels if task.labels is not None else task.train.targets
@@ -109,11 +110,13 @@ class Plan:
         run = dataclasses.replace(self.base, strategy=strategy, seed=seed, limit_s=limit_s, role=role)
         if role != "strategy":
             return dataclasses.replace(run, world="sim", faults=(), checkpoints=None, resume=False, save=None)
-        folder = run.checkpoints and run.checkpoints / Path(run.file_name).stem
-        return dataclasses.replace(run, checkpoints=folder)
+        own = Path(run.file_name).stem
+        if run.checkpoints is None or run.checkpoints.name == own:  # as in the file of a run that is repeated
+            return run
+        return dataclasses.replace(run, checkpoints=run.checkpoints / own)
 
 
-def compare(plan: Plan, folder: Path, *, jobs: int, console: Console) -> Comparison:
+def compare(plan: ComparisonPlan, folder: Path, *, jobs: int, console: Console) -> Comparison:
     """Runs a plan; traces go to `folder`, which loses those of an earlier comparison."""
     plan.check()
     folder.mkdir(parents=True, exist_ok=True)

@@ -23,14 +23,16 @@ from atoll.errors import ConfigError, nearest
 from atoll.islands.settings import IslandSettings, parse_islands
 from atoll.network import Network, load_network
 from atoll.strategies import Strategy, parse_strategy
-from atoll.training.checkpoint import Identity
+from atoll.training.checkpoint import RunIdentity
 from atoll.training.shards import parse_shards
 from atoll.world.faults import Fault, read_faults
 
-__all__ = ["Role", "RunConfig", "World", "is_config"]
+__all__ = ["DEFAULT_LIMIT_S", "Role", "RunConfig", "WorldName", "is_config"]
 
-World = Literal["sim", "emulate", "live"]
+WorldName = Literal["sim", "emulate", "live"]
 Role = Literal["strategy", "ideal", "perfect"]
+DEFAULT_LIMIT_S = 600.0
+"""Of a run on its own that has no limit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +41,7 @@ class RunConfig:
 
     network: Network | None = None
     """Nodes and links, of simulated and emulated runs."""
-    world: World = "sim"
+    world: WorldName = "sim"
     task: str = "digits"
     """What is learned."""
     data: Path | None = None
@@ -75,8 +77,8 @@ class RunConfig:
     """How many machines may take part in a live run at one time."""
 
     def __post_init__(self) -> None:
-        if self.world not in typing.get_args(World):
-            raise ConfigError(f"there is no world {self.world!r}; {nearest(self.world, typing.get_args(World))}")
+        if self.world not in typing.get_args(WorldName):
+            raise ConfigError(f"there is no world {self.world!r}; {nearest(self.world, typing.get_args(WorldName))}")
         if self.strategy:
             parse_strategy(self.strategy)
         if not self.script:
@@ -98,8 +100,8 @@ class RunConfig:
         return self.network if self.role == "strategy" else self.network.perfected()
 
     @property
-    def talk(self) -> Strategy:
-        """The communication strategy."""
+    def parsed_strategy(self) -> Strategy:
+        """The communication strategy, as a value."""
         return parse_strategy(self.strategy)
 
     @property
@@ -108,9 +110,9 @@ class RunConfig:
         return parse_islands(self.islands) if self.islands and self.role != "ideal" else None
 
     @property
-    def identity(self) -> Identity:
+    def identity(self) -> RunIdentity:
         """What a checkpoint of it must agree with."""
-        found: Identity = {
+        found: RunIdentity = {
             "task": self.task,
             "strategy": self.strategy,
             "shards": self.shards,
@@ -145,11 +147,13 @@ class RunConfig:
     # Files ---
 
     def as_dict(self) -> dict[str, Any]:
-        """What differs from the defaults, in what JSON and TOML have; the network by its name or file."""
+        """What differs from the defaults, in what JSON and TOML have; the network by its name or file.  Resuming is
+        asked for each time, and is left out.
+        """
         found: dict[str, Any] = {}
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if value == field.default or field.name == "faults":
+            if value == field.default or field.name in {"faults", "resume"}:
                 continue
             if isinstance(value, Path):
                 value = str(value.resolve())
@@ -181,8 +185,6 @@ class RunConfig:
                 raise ConfigError(f"{where}: there is no key {key!r}; {nearest(key, ['network', 'fault', *known])}")
         if network is None and named:
             network = load_network(named)
-        if network is None and values.get("world", "sim") != "live" and where != "configuration":
-            raise ConfigError(f'{where}: expected a network, as in network = "triangle"')
         try:
             config = msgspec.convert(values, cls, dec_hook=_read_path)
         except msgspec.ValidationError as error:
@@ -223,7 +225,10 @@ class RunConfig:
         script = found.get("script")
         if isinstance(script, list) and script and isinstance(script[0], str):
             found["script"] = [str(path.parent / script[0]), *script[1:]]
-        return cls.from_dict(found, str(path))
+        config = cls.from_dict(found, str(path))
+        if config.network is None and config.world != "live":
+            raise ConfigError(f'{path}: expected a network, as in network = "triangle"')
+        return config
 
 
 def _read_path(kind: type, value: Any) -> Path:

@@ -68,6 +68,10 @@ class StrategyError(UserError):
     """A strategy's name, setting or value is wrong."""
 
 
+class PluginError(UserError):
+    """A plugin cannot be imported."""
+
+
 class TaskError(UserError):
     """A task's name, data or shards are wrong."""
 

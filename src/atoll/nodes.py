@@ -12,7 +12,7 @@ from rich.live import Live
 
 from atoll.errors import InvitationError
 from atoll.report.board import Board
-from atoll.runs.live import Card, Machine, Member, take_part
+from atoll.runs.live import Card, LocalMachine, Member, take_part
 from atoll.script.joining import launch_member
 from atoll.script.launch import launch, parse_for_script
 from atoll.script.lines import Lines
@@ -27,7 +27,7 @@ LINE_EVERY_S = 10.0
 
 def run_node(
     what: Card | Invitation,
-    machine: Machine,
+    machine: LocalMachine,
     console: Console,
     *,
     steps: int | None = None,
@@ -50,7 +50,7 @@ def run_node(
 
 async def _run(
     what: Card | Invitation,
-    machine: Machine,
+    machine: LocalMachine,
     console: Console,
     steps: int | None,
     save: Path | None,
@@ -95,7 +95,7 @@ async def _show(board: Board, console: Console) -> None:
         console.print(board.line(), highlight=False, soft_wrap=True)
 
 
-def run_script_node(what: Card | Invitation, machine: Machine, console: Console, script: list[str]) -> None:
+def run_script_node(what: Card | Invitation, machine: LocalMachine, console: Console, script: list[str]) -> None:
     """Runs a script whose `atoll.join()` takes this machine's place in a run; Ctrl-C and SIGTERM leave."""
     if not Path(script[0]).is_file():
         raise InvitationError(f"there is no script {script[0]}")

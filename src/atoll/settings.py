@@ -17,8 +17,8 @@ from atoll.errors import AtollError, TaskError, nearest
 
 __all__ = [
     "Count",
+    "NumberRange",
     "OneOf",
-    "Range",
     "Read",
     "Setting",
     "parse_settings",
@@ -29,7 +29,7 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class NumberRange:
     """What a number may be."""
 
     least: float = 0.0
@@ -59,7 +59,7 @@ class OneOf:
     names: Callable[[], tuple[str, ...]]
 
 
-Count = Annotated[int, Range(1)]
+Count = Annotated[int, NumberRange(1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Setting:
     name: str
     kind: Any
     default: Any
-    how: Range | Read | OneOf = Range()
+    how: NumberRange | Read | OneOf = NumberRange()
 
     @classmethod
     def of(cls, name: str, hint: Any, default: Any) -> "Setting":
@@ -107,7 +107,7 @@ class Setting:
                 value = text if text in self.choices else None
             elif self.kind is bool:
                 value = {"yes": True, "true": True, "no": False, "false": False}.get(text)
-            elif isinstance(self.how, Range):
+            elif isinstance(self.how, NumberRange):
                 value = self.kind(text)
                 value = value if value in self.how else None
         except ValueError:

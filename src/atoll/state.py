@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Saved", "note", "part", "read_note", "under"]
+__all__ = ["Saved", "note", "read_note", "section", "under"]
 
 Saved: TypeAlias = dict[str, NDArray[Any]]
 
@@ -29,6 +29,6 @@ def under(name: str, saved: Saved) -> Saved:
     return {f"{name}/{key}": value for key, value in saved.items()}
 
 
-def part(name: str, saved: Saved) -> Saved:
+def section(name: str, saved: Saved) -> Saved:
     """The arrays that `under` has named."""
     return {key.removeprefix(f"{name}/"): value for key, value in saved.items() if key.startswith(f"{name}/")}

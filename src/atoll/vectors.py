@@ -7,9 +7,10 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Vector", "all_finite", "digest", "length"]
+__all__ = ["Matrix", "Vector", "all_finite", "digest", "length"]
 
 Vector: TypeAlias = NDArray[np.float32]
+Matrix: TypeAlias = NDArray[np.float64]
 
 
 def all_finite(values: Vector) -> bool:

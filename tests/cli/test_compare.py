@@ -13,7 +13,7 @@ from tests.interrupt import interrupt
 
 def test_a_failed_run_is_told_in_the_exit_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("atoll.compare.Plan.check", lambda _: None)  # so that a run fails, not the command
+    monkeypatch.setattr("atoll.compare.ComparisonPlan.check", lambda _: None)  # so that a run fails, not the command
     monkeypatch.setattr("atoll.config.RunConfig.__post_init__", lambda _: None)
     strategies = ["-s", "none", "-s", "unheard-of"]
     told = CliRunner().invoke(app, ["compare", "perfect:2", *strategies, "--seeds", "1", "--limit", "2", "--jobs", "1"])

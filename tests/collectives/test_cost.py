@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atoll.collectives import COLLECTIVES, Round
-from atoll.collectives.cost import Links, broadcast_s, collective_s, ring_order, tree_order
+from atoll.collectives.cost import LinkMatrix, broadcast_s, collective_s, ring_order, tree_order
 from atoll.world.sim.world import SimWorld
 from tests.world.networks import network, run
 
 
-def even(count: int, alpha: float, beta: float) -> Links:
-    return Links(np.full((count, count), alpha), np.full(count, beta), np.full(count, beta))
+def even(count: int, alpha: float, beta: float) -> LinkMatrix:
+    return LinkMatrix(np.full((count, count), alpha), np.full(count, beta), np.full(count, beta))
 
 
 @pytest.mark.parametrize("count", [2, 4, 8, 16])
@@ -56,7 +56,7 @@ def test_what_the_simulator_does(via: str, count: int) -> None:
 
     taken = max(run(net, program).values())
     beta = np.array([8 / (rate * 1e6) for rate in rates])
-    predicted = collective_s(via, 4e6, Links(np.full((count, count), 0.02), beta, beta))
+    predicted = collective_s(via, 4e6, LinkMatrix(np.full((count, count), 0.02), beta, beta))
     assert predicted == pytest.approx(taken, rel=0.3 if via in {"ring", "hd", "tree"} else 0.05)
 
 
@@ -64,7 +64,7 @@ def test_what_the_simulator_does(via: str, count: int) -> None:
 @given(count=st.integers(3, 6), seed=st.integers(0, 999))
 def test_the_best_ring(count: int, seed: int) -> None:
     latency = np.random.default_rng(seed).random((count, count))
-    links = Links(latency, np.zeros(count), np.zeros(count))
+    links = LinkMatrix(latency, np.zeros(count), np.zeros(count))
     found = ring_order(links)
     assert sorted(found) == list(range(count))
     worst = min(
@@ -79,7 +79,7 @@ def test_a_ring_of_many_finds_its_neighbours() -> None:
     place = np.random.default_rng(3).permutation(count)
     latency = np.abs(place[:, None] - place[None, :]).astype(float)
     latency = np.minimum(latency, count - latency)  # on a circle, met in a random order
-    links = Links(latency, np.zeros(count), np.zeros(count))
+    links = LinkMatrix(latency, np.zeros(count), np.zeros(count))
     order = ring_order(links)
     assert max(latency[order[i], order[(i + 1) % count]] for i in range(count)) <= 2
 
@@ -91,7 +91,7 @@ def test_the_best_tree_is_never_worse_than_the_members_own_order(count: int, see
     latency = (latency + latency.T) / 2
     np.fill_diagonal(latency, 0)
     rates = draw.uniform(1e-8, 1e-5, count)
-    links = Links(latency, rates, rates)
+    links = LinkMatrix(latency, rates, rates)
     order = tree_order(links, size)
     assert sorted(order) == list(range(count))
     found = collective_s("tree", size, links.ordered(order))
@@ -105,4 +105,4 @@ def test_who_is_near_to_all_is_the_root_of_the_tree() -> None:
     latency = np.full((8, 8), 0.2)
     latency[5, :] = latency[:, 5] = 0.01
     np.fill_diagonal(latency, 0)
-    assert tree_order(Links(latency, np.full(8, 1e-9), np.full(8, 1e-9)), 1000)[0] == 5
+    assert tree_order(LinkMatrix(latency, np.full(8, 1e-9), np.full(8, 1e-9)), 1000)[0] == 5

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from atoll.collectives import Round
-from atoll.collectives.robust import Rule, robust_mean
+from atoll.collectives.robust import RobustRule, robust_mean
 from atoll.strategies import parse_strategy
 from atoll.trace import ContributionRefused, Event
 from atoll.vectors import Vector
@@ -15,7 +15,7 @@ from tests.strategies.nodes import Numbers, VectorReplica, run_strategy
 from tests.world.networks import network
 
 NET = network('[[node]]\ncount = 5\nstep_s = 0.5\n[[link]]\namong = "*"\nlatency_ms = 10\nrate_mbps = 100')
-RULES: list[Rule] = ["median", "trimmed", "clipped"]
+RULES: list[RobustRule] = ["median", "trimmed", "clipped"]
 
 
 @given(hnp.arrays(np.float32, st.tuples(st.integers(1, 9), st.integers(1, 4)), elements=st.floats(-99, 99, width=16)))
@@ -37,7 +37,7 @@ def test_each_rule_is_what_it_says(stacked: Numbers) -> None:
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_the_same_vectors_give_that_vector(rule: Rule) -> None:
+def test_the_same_vectors_give_that_vector(rule: RobustRule) -> None:
     vector: Vector = np.array([1.0, -2.0], dtype=np.float32)
     assert robust_mean([vector] * 4, rule) == pytest.approx(vector)
 
@@ -62,7 +62,7 @@ def together(world: World) -> tuple[Numbers, Numbers]:
 @pytest.mark.parametrize("codec", ["", ",codec=int8"])
 @pytest.mark.parametrize("damage", ["times 100", "garbage"])
 def test_one_member_in_five_cannot_spoil_it(
-    rule: Rule, codec: str, damage: str, monkeypatch: pytest.MonkeyPatch
+    rule: RobustRule, codec: str, damage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     honest, draw, seen = Round.gather, np.random.default_rng(0), Refusals()
 

@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Iterator, Sequence
 
-from atoll.islands import Costs, Layer, Machine, Pairs, Terms, best_cut
+from atoll.islands import Costs, Layer, Machine, MachineLinks, Terms, best_cut
 
 __all__ = ["best_of_all", "partitions"]
 
@@ -22,7 +22,7 @@ def partitions(places: Sequence[int]) -> Iterator[list[tuple[int, ...]]]:
                 yield [(first, *others), *more]
 
 
-def best_of_all(layers: Sequence[Layer], machines: Sequence[Machine], pairs: Pairs, terms: Terms) -> float:
+def best_of_all(layers: Sequence[Layer], machines: Sequence[Machine], pairs: MachineLinks, terms: Terms) -> float:
     """Samples a second of the best islands, orders and cuts."""
     costs = Costs(layers, terms)
     value: dict[tuple[int, ...], float] = {}

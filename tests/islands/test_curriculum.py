@@ -3,7 +3,7 @@
 import torch
 
 from atoll.islands.curriculum import TaskCurriculum
-from atoll.training.parts import Parts
+from atoll.training.shares import Parts
 from tests.islands.test_layout import task
 
 

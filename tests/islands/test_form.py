@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 from atoll.errors import TaskError
 from atoll.islands.cut import Layer, Machine, Terms
 from atoll.islands.form import form
-from atoll.islands.plan import Averaging, Pairs
+from atoll.islands.plan import Averaging, MachineLinks
 from tests.islands.brute import best_of_all
 
 
-def drawn(seed: int, nodes: int, layers: int, memory: float = math.inf) -> tuple[list[Layer], list[Machine], Pairs]:
+def drawn(
+    seed: int, nodes: int, layers: int, memory: float = math.inf
+) -> tuple[list[Layer], list[Machine], MachineLinks]:
     draw = np.random.default_rng(seed)
 
     def number(low: float, high: float) -> float:
@@ -27,7 +29,7 @@ def drawn(seed: int, nodes: int, layers: int, memory: float = math.inf) -> tuple
     return (
         chain,
         machines,
-        Pairs(
+        MachineLinks(
             draw.uniform(0, 2, (nodes, nodes)),
             draw.uniform(5, 200, (nodes, nodes)),
             draw.choice([1.0, 1.0, 0.8], (nodes, nodes)),

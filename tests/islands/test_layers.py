@@ -13,7 +13,7 @@ from atoll.islands.layers import LayerStore
 from atoll.islands.span import Held
 from atoll.network import parse_network
 from atoll.trace import Trace
-from atoll.training.parts import Parts
+from atoll.training.shares import Parts
 from atoll.world import Simulation
 from atoll.world.faults import parse_faults
 from atoll.world.scope import Scoped

@@ -18,7 +18,7 @@ from atoll.islands.layout import (
 from atoll.islands.settings import parse_islands
 from atoll.network import load_network, parse_network
 from atoll.report.results import read_result
-from atoll.runs import simulate
+from atoll.runs import simulate_run
 from atoll.trace import Exchanged, IslandsFormed, StageReported, Tested, read_trace
 from atoll.training import Examples, Task
 
@@ -55,7 +55,7 @@ def run(tmp_path: Path, islands: str, strategy: str = "allreduce:every=4,overlap
     network = parse_network(SIX, name="six")
     spec = RunConfig(network=network, task="toy", strategy=strategy, shards="iid", islands=islands, limit_s=limit_s)
     path = tmp_path / spec.file_name
-    simulate(spec, path, task=task())
+    simulate_run(spec, path, task=task())
     return path
 
 
@@ -119,7 +119,7 @@ def test_islands_are_found(tmp_path: Path) -> None:
     assert max(len(island.order) for island in best.islands) > 1
     path = tmp_path / "t.jsonl"
     spec = RunConfig(network=network, task="toy", strategy="none", islands="auto:memory=20kB", limit_s=5.0)
-    simulate(spec, path, task=digits)
+    simulate_run(spec, path, task=digits)
     formed = next(event for event in read_trace(path) if isinstance(event, IslandsFormed))
     assert len(formed.stages) == len(best.islands)
 

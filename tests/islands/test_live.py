@@ -12,7 +12,7 @@ from atoll.errors import InvitationError
 from atoll.islands import profile
 from atoll.islands.live import free_memory, speed_of
 from atoll.report.board import Board
-from atoll.runs.live import Card, Machine, Member, begin_run, join_run
+from atoll.runs.live import Card, LocalMachine, Member, begin_run, join_run
 from atoll.trace import Event, SeatTaken, Tested
 from atoll.training import Examples, Task
 
@@ -42,9 +42,9 @@ NAME = "tests.islands.test_live:deep"
 CARD = Card(task=NAME, strategy="allreduce:every=4,overlap", seats=4, islands="auto:memory=800kB")
 
 
-def machine(folder: Path, name: str) -> Machine:
+def machine(folder: Path, name: str) -> LocalMachine:
     kept = folder / f"{name}.kept"
-    return Machine(
+    return LocalMachine(
         data=None, device="cpu", listen=("127.0.0.1", 0), public=[], out=folder / name, task=NAME, checkpoint=kept
     )
 

@@ -18,11 +18,11 @@ from atoll.islands.settings import parse_islands
 from atoll.islands.settlement import Settlement
 from atoll.islands.span import layers_in, updates_in
 from atoll.network import parse_network
-from atoll.runs import simulate
+from atoll.runs import simulate_run
 from atoll.strategies import Quantity, parse_strategy
 from atoll.trace import CheckpointSaved, Computed, Event, Exchanged, IslandsFormed, Tested, Trace, read_trace
 from atoll.training.checkpoint import read_run
-from atoll.training.parts import Parts
+from atoll.training.shares import Parts
 from atoll.world import Simulation
 from atoll.world.base import World
 from atoll.world.faults import parse_faults
@@ -105,7 +105,7 @@ def crashing(node: str, at: float, until: str = "", *, network: str = SIX, **mor
 
 def with_crash(tmp_path: Path, node: str, until: str = "") -> list[Event]:
     spec = crashing(node, 10.0, until)
-    simulate(spec, tmp_path / "t.jsonl", task=task())
+    simulate_run(spec, tmp_path / "t.jsonl", task=task())
     return list(read_trace(tmp_path / "t.jsonl"))
 
 
@@ -175,9 +175,9 @@ def test_a_run_that_goes_on_writes_the_same_bytes(tmp_path: Path) -> None:
             resume=resume,
         )
 
-    simulate(spec("whole", 40.0), tmp_path / "whole.jsonl", task=task())
-    simulate(spec("parts", 17.0), tmp_path / "parts.jsonl", task=task())
-    simulate(spec("parts", 40.0, resume=True), tmp_path / "parts.jsonl", task=task())
+    simulate_run(spec("whole", 40.0), tmp_path / "whole.jsonl", task=task())
+    simulate_run(spec("parts", 17.0), tmp_path / "parts.jsonl", task=task())
+    simulate_run(spec("parts", 40.0, resume=True), tmp_path / "parts.jsonl", task=task())
     assert (tmp_path / "whole.jsonl").read_bytes() == (tmp_path / "parts.jsonl").read_bytes()
     events = list(read_trace(tmp_path / "whole.jsonl"))
     assert [event.at for event in events if isinstance(event, CheckpointSaved)] == [8, 16, 24, 32]
@@ -199,7 +199,7 @@ def test_what_nobody_has_comes_from_the_newest_checkpoint(tmp_path: Path) -> Non
         checkpoints=tmp_path / "kept",
         checkpoint_s=20.0,
     )
-    simulate(spec, tmp_path / "t.jsonl", task=task())
+    simulate_run(spec, tmp_path / "t.jsonl", task=task())
     counts = {}
     for folder in ("00000020.000", "00000040.000"):
         _, nodes, _ = read_run(tmp_path / "kept" / folder, ("a", "b"), spec.identity)

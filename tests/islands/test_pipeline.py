@@ -15,8 +15,8 @@ from torch import nn
 from torch.optim import SGD
 
 from atoll.codecs import Dense, parse_codec
-from atoll.islands import Given, Pipeline, Seat, StageModel
-from atoll.islands.wire import pack
+from atoll.islands import Given, Pipeline, StageModel, StageSeat
+from atoll.islands.wire import pack_tensors
 from atoll.network import Network, parse_network
 from atoll.strategies.talk import Talk
 from atoll.trace import Computed, Event, StageReported, Trace, read_trace
@@ -51,9 +51,9 @@ def batches() -> Callable[[], Given]:
     return give
 
 
-def seats(holds: tuple[int, ...], flush: int = 0) -> list[Seat]:
+def seats(holds: tuple[int, ...], flush: int = 0) -> list[StageSeat]:
     return [
-        Seat(
+        StageSeat(
             island="0",
             stage=place,
             before=NAMES[place - 1] if place else None,
@@ -68,7 +68,7 @@ def seats(holds: tuple[int, ...], flush: int = 0) -> list[Seat]:
 
 def train(
     path: Path,
-    places: list[Seat],
+    places: list[StageSeat],
     updates: int | None,
     *,
     links: Network | None = None,
@@ -210,13 +210,13 @@ def test_what_comes_twice_or_from_nowhere_is_dropped(tmp_path: Path) -> None:
 
             def body(number: int) -> bytes:
                 draw = torch.Generator().manual_seed(number)
-                values = pack(torch.randn(4, 8, generator=draw), Dense(), number)
+                values = pack_tensors(torch.randn(4, 8, generator=draw), Dense(), number)
                 return safetensors.torch.save({**values, "t": torch.tensor([0, 1, 2, 0])})
 
             for number in (1, 0, 1, 0, 2):
                 await peer.send("forward", struct.pack("<QI", number, 4), body(number))
             await peer.send("forward", b"?", b"garbage")
-            spoilt = {**pack(torch.full((4, 8), math.nan), Dense(), 0), "t": torch.tensor([0, 1, 2, 0])}
+            spoilt = {**pack_tensors(torch.full((4, 8), math.nan), Dense(), 0), "t": torch.tensor([0, 1, 2, 0])}
             await peer.send("forward", struct.pack("<QI", 7, 4), safetensors.torch.save(spoilt))
             for _ in range(3):
                 message = await peer.receive("backward")

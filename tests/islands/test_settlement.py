@@ -4,7 +4,7 @@ import dataclasses
 
 from atoll.islands.layout import Facts, Layout, Survey, survey_task, unknown
 from atoll.islands.settings import parse_islands
-from atoll.islands.settlement import Settlement, Standing, settle
+from atoll.islands.settlement import IslandStanding, Settlement, settle
 from atoll.network import parse_network
 from tests.islands.test_layout import SIX, task
 
@@ -21,7 +21,7 @@ def first(survey: Survey, islands: str) -> Settlement:
     return Settlement.first(Layout(survey.plan_of(settings.islands), survey, settings))
 
 
-def standings(settlement: Settlement, names: tuple[str, ...]) -> dict[str, Standing]:
+def standings(settlement: Settlement, names: tuple[str, ...]) -> dict[str, IslandStanding]:
     spans = settlement.layout.spans
     held = {name: tuple(range(*spans[name])) if name in spans else () for name in names}
     return {name: dataclasses.replace(settlement.standing(name), held=held[name]) for name in names}
@@ -29,8 +29,8 @@ def standings(settlement: Settlement, names: tuple[str, ...]) -> dict[str, Stand
 
 def test_where_a_node_stands_can_be_told_and_read() -> None:
     for standing in standings(first(surveyed(), "a+b+c/d+e"), NAMES).values():
-        assert Standing.read(standing.summary()) == standing
-    assert Standing.read(Standing().summary()) == Standing()
+        assert IslandStanding.read(standing.summary()) == standing
+    assert IslandStanding.read(IslandStanding().summary()) == IslandStanding()
 
 
 def test_what_makes_no_sense_is_nothing() -> None:
@@ -38,7 +38,7 @@ def test_what_makes_no_sense_is_nothing() -> None:
     right = standings(first(survey, "a+b+c/d+e"), NAMES)
     assert all(each.is_sound(len(survey.layers)) for each in right.values() if each.order)
     for key, wrong in (("cut", "[[0, 1]]"), ("facts", "[0, 1, {}]"), ("shard", "x"), ("spare", "7"), ("range 1", "x")):
-        assert Standing.read([*right["a"].summary(), [key, wrong]]) == Standing(), key
+        assert IslandStanding.read([*right["a"].summary(), [key, wrong]]) == IslandStanding(), key
     for cut in (((0, 2, 3), (3, 6, 1), (6, 6, 1)), ((0, 6, 1),), ((0, 2, 0), (2, 4, 1), (4, 6, 1))):
         told = {**right, "a": dataclasses.replace(right["a"], cut=cut)}
         after = settle("5.a", told, survey, parse_islands("auto"), 2)
@@ -61,7 +61,7 @@ def test_plans_follow_what_nodes_find_out() -> None:
     survey = unknown(NAMES, surveyed().layers, surveyed().terms)
     ways = dict.fromkeys(NAMES, (0.001, 100000000.0))
     facts = {name: Facts(1e6 if name < "d" else 4e6, 18e3, ways) for name in NAMES[:5]}
-    told = {name: Standing(facts=each) for name, each in facts.items()}
+    told = {name: IslandStanding(facts=each) for name, each in facts.items()}
     settled = settle("1.a", told, survey, parse_islands("auto"), 6)
     assert settled.layout.seats
     assert "f" not in settled.layout.seats
@@ -98,7 +98,7 @@ def test_who_comes_back_is_taken_in() -> None:
     survey = surveyed("auto:memory=18kB")
     before = first(survey, "a+c/d+e+f:memory=18kB")
     told = standings(before, NAMES)
-    told["b"] = Standing()
+    told["b"] = IslandStanding()
     after = settle("9.a", told, survey, parse_islands("auto"), 2)
     assert "b" in after.layout.seats or after.layout.islands == before.layout.islands
     lone = settle("9.d", {name: told[name] for name in ("d", "e", "f")}, survey, parse_islands("auto"), 2)

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from atoll.membership import Group, Summary, View
-from atoll.membership.pace import STUCK_S
+from atoll.membership.progress import STUCK_S
 from atoll.network import Network, load_network
 from atoll.training.drive import Background
 from atoll.world import Physics, Simulation

@@ -6,7 +6,7 @@ from tempfile import mkdtemp
 
 from atoll.config import RunConfig
 from atoll.network import load_network
-from atoll.runs import IDEAL_STRATEGY, simulate
+from atoll.runs import IDEAL_STRATEGY, simulate_run
 
 
 @cache
@@ -29,5 +29,5 @@ def small_comparison() -> Path:
                 limit_s=20.0 if strategy == "none" else 300.0,
                 role=role,  # type: ignore[arg-type]
             )
-            simulate(spec, folder / spec.file_name)
+            simulate_run(spec, folder / spec.file_name)
     return folder

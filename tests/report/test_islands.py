@@ -8,14 +8,14 @@ import numpy as np
 from matplotlib.image import imread
 from rich.console import Console
 
-from atoll.islands import Costs, Layer, Machine, Pairs, Terms, form
+from atoll.islands import Costs, Layer, Machine, MachineLinks, Terms, form
 from atoll.report.islands import draw_plan, show_plan, size
 
 LAYERS = [Layer(name, 1e9, 1e5, 1e5, 2e8) for name in ("first", "second", "third", "fourth")]
 
 
-def pairs(count: int) -> Pairs:
-    return Pairs(np.full((count, count), 0.01), np.full((count, count), 1e7), np.ones((count, count)))
+def pairs(count: int) -> MachineLinks:
+    return MachineLinks(np.full((count, count), 0.01), np.full((count, count), 1e7), np.ones((count, count)))
 
 
 def told(machines: list[Machine], every: int = 8) -> str:

@@ -8,7 +8,7 @@ import pytest
 from atoll.report import runs
 from atoll.report.page import write_page
 from atoll.report.results import read_folder
-from atoll.report.runs import group_traces, read_run
+from atoll.report.runs import group_traces, load_run
 from atoll.report.timeline import timelines
 from atoll.trace import Computed, Event, RunEnded, RunStarted, Tested, Trace, TrainingStarted, ViewChanged
 
@@ -60,7 +60,7 @@ def test_two_nodes_are_one_run_of_two_nodes(tmp_path: Path, places: tuple[str, s
     assert result.all_seconds == 13
     write_page(found, tmp_path / "report.html")
     assert "2 nodes, task t, iid shards, target 0.9, 1 seed." in (tmp_path / "report.html").read_text()
-    [figure] = timelines(read_run(result.paths), result.ended_s)
+    [figure] = timelines(load_run(result.paths), result.ended_s)
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["n0", "n1"]
 
 
@@ -71,7 +71,7 @@ def test_a_node_that_was_started_again_is_one_node(tmp_path: Path) -> None:
     write(tmp_path / "n1.2.jsonl", "n1", begin=7, steps=3)
     [result] = read_folder(tmp_path).results
     assert result.nodes == 2
-    events = read_run(result.paths)
+    events = load_run(result.paths)
     assert [event.at for event in events] == sorted(event.at for event in events)
     assert [type(event) for event in events if isinstance(event, RunStarted | TrainingStarted | RunEnded)] == [
         RunStarted,
@@ -123,4 +123,4 @@ def test_a_simulated_run_is_read_as_it_is(tmp_path: Path) -> None:
             for event in events:
                 trace.record(event)
     assert group_traces(paths) == [(paths[0],), (paths[1],)]
-    assert read_run(paths[:1]) == events
+    assert load_run(paths[:1]) == events

@@ -8,7 +8,7 @@ from matplotlib.colors import to_rgba
 from atoll.config import RunConfig
 from atoll.network import load_network
 from atoll.report.timeline import timelines
-from atoll.runs import simulate
+from atoll.runs import simulate_run
 from atoll.trace import Event, Exchanged, LinkChanged, Planned, RunEnded, RunStarted, Transferred, read_trace
 
 
@@ -20,7 +20,7 @@ def run(events: list[Event], *links: str) -> list[Event]:
 @pytest.mark.parametrize(("strategy", "pictures"), [("flexible", 2), ("allreduce:every=4", 1)])
 def test_decisions_are_drawn_where_there_are_any(tmp_path: Path, strategy: str, pictures: int) -> None:
     trace = tmp_path / "trace.jsonl"
-    simulate(RunConfig(network=load_network("flexible-c1"), task="digits", strategy=strategy, limit_s=8), trace)
+    simulate_run(RunConfig(network=load_network("flexible-c1"), task="digits", strategy=strategy, limit_s=8), trace)
     drawn = timelines(list(read_trace(trace)), 8)
     assert len(drawn) == pictures
     if pictures == 2:

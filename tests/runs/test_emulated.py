@@ -11,7 +11,7 @@ import safetensors.torch
 from atoll.config import RunConfig
 from atoll.network import parse_network
 from atoll.report.results import read_folder, read_result
-from atoll.runs import simulate
+from atoll.runs import simulate_run
 from atoll.runs.emulated import run_emulated
 from atoll.trace import (
     Computed,
@@ -41,7 +41,7 @@ def test_emulated_and_simulated_runs_agree(tmp_path: Path) -> None:
     with where_it_is_allowed():
         for _ in run_emulated(spec, emulated):
             pass
-    simulate(spec, simulated)
+    simulate_run(spec, simulated)
     one, other = read_result(emulated), read_result(simulated)
     assert one is not None
     assert other is not None
@@ -136,7 +136,7 @@ def test_islands_lose_a_node_and_go_on(tmp_path: Path) -> None:
 def test_a_switch_that_was_late_is_told(tmp_path: Path) -> None:
     """Not a run to believe, and the table says so."""
     path = tmp_path / "strategy.none.seed0.jsonl"
-    simulate(RunConfig(network=NETWORK, task="digits", strategy="none", limit_s=5.0), path)
+    simulate_run(RunConfig(network=NETWORK, task="digits", strategy="none", limit_s=5.0), path)
     lines = path.read_text().splitlines(keepends=True)
     about = Emulated(at=5.0, by="tun", packets=9, late_share=0.5, latest_s=0.2, cpu_share=1.0, valid=False)
     with Trace(tmp_path / "late.jsonl") as trace:

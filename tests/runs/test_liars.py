@@ -8,7 +8,7 @@ import pytest
 
 from atoll.config import RunConfig
 from atoll.network import load_network
-from atoll.runs.simulated import simulate
+from atoll.runs.simulated import simulate_run
 from atoll.strategies.rounds.driver import Driver
 from atoll.strategies.rounds.fragment import Fragment
 from atoll.strategies.rounds.trailer import Trailer
@@ -49,7 +49,7 @@ def test_one_member_that_lies(strategy: str, lie: str, tmp_path: Path, monkeypat
     spec = RunConfig(
         network=load_network("perfect:4"), task="digits", strategy=strategy, shards="iid", limit_s=60, stops=False
     )
-    simulate(spec, tmp_path / "trace")
+    simulate_run(spec, tmp_path / "trace")
     events = list(read_trace(tmp_path / "trace"))
     ends = {event.node: event.measure for event in events if isinstance(event, Tested) and event.node != "3"}
     assert min(ends.values()) > 0.85, ends

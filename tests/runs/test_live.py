@@ -15,7 +15,7 @@ from atoll.network import parse_network
 from atoll.report.board import Board
 from atoll.report.probe import network_of
 from atoll.runs import live as member_module
-from atoll.runs.live import Card, Machine, begin_run, join_run
+from atoll.runs.live import Card, LocalMachine, begin_run, join_run
 from atoll.trace import Event, Exchanged, Joined, ReachChanged, RunEnded, RunStarted, read_trace
 from atoll.world.live.join import ask_for_report
 from atoll.world.live.keys import Identity, Invitation
@@ -23,8 +23,8 @@ from atoll.world.live.keys import Identity, Invitation
 CARD = Card(task="digits", strategy="allreduce:every=4,codec=int8", seats=3)
 
 
-def machine(folder: Path, *, listens: bool = True) -> Machine:
-    return Machine(
+def machine(folder: Path, *, listens: bool = True) -> LocalMachine:
+    return LocalMachine(
         data=None, device="cpu", listen=("127.0.0.1", 0) if listens else None, public=[], out=folder / "live"
     )
 

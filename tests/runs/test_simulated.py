@@ -12,7 +12,7 @@ import torch
 from atoll.config import RunConfig
 from atoll.network import load_network
 from atoll.report.results import read_result
-from atoll.runs import IDEAL_STRATEGY, simulate
+from atoll.runs import IDEAL_STRATEGY, simulate_run
 from atoll.trace import (
     Computed,
     DataUsed,
@@ -32,7 +32,7 @@ SPEC = RunConfig(network=load_network("triangle"), task="digits", strategy="allr
 
 
 def run_and_digest(spec: RunConfig, path: str) -> str:
-    simulate(spec, Path(path))
+    simulate_run(spec, Path(path))
     return hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
 
@@ -57,7 +57,7 @@ def run_and_digest(spec: RunConfig, path: str) -> str:
 )
 def test_learns_in_bad_weather(tmp_path: Path, strategy: str) -> None:
     spec = dataclasses.replace(SPEC, strategy=strategy)
-    simulate(spec, tmp_path / "t")
+    simulate_run(spec, tmp_path / "t")
     events = list(read_trace(tmp_path / "t"))
     started = next(event for event in events if isinstance(event, TrainingStarted))
     assert (started.task, started.strategy, started.target, started.parameters) == ("digits", strategy, 0.95, 4810)
@@ -73,7 +73,7 @@ def test_learns_in_bad_weather(tmp_path: Path, strategy: str) -> None:
 
 
 def test_alone_on_one_label_nobody_arrives(tmp_path: Path) -> None:
-    simulate(dataclasses.replace(SPEC, strategy="none", shards="label", limit_s=60.0), tmp_path / "t")
+    simulate_run(dataclasses.replace(SPEC, strategy="none", shards="label", limit_s=60.0), tmp_path / "t")
     events = list(read_trace(tmp_path / "t"))
     assert isinstance(events[-1], RunEnded)
     assert events[-1].reason == "time limit"
@@ -90,11 +90,11 @@ def test_one_seed_gives_the_same_bytes_also_in_other_processes(tmp_path: Path) -
 
 
 def test_the_ideal_is_quicker_than_anything_on_bad_links(tmp_path: Path) -> None:
-    simulate(
+    simulate_run(
         dataclasses.replace(SPEC, strategy=IDEAL_STRATEGY, role="ideal"),
         tmp_path / "ideal",
     )
-    simulate(SPEC, tmp_path / "t")
+    simulate_run(SPEC, tmp_path / "t")
     ideal, real = (list(read_trace(tmp_path / name))[-1].at for name in ("ideal", "t"))
     assert ideal < real
 
@@ -111,7 +111,7 @@ def test_dropout_is_each_nodes_own(tmp_path: Path) -> None:
 def test_mnist_is_tested_on_everything_at_the_end(tmp_path: Path) -> None:
     data = write_small_mnist(tmp_path / "data")
     network = load_network("perfect:2")
-    simulate(RunConfig(network=network, task="mnist", data=data, strategy="none", limit_s=2.0), tmp_path / "t")
+    simulate_run(RunConfig(network=network, task="mnist", data=data, strategy="none", limit_s=2.0), tmp_path / "t")
     *_, first, second, _, ended = read_trace(tmp_path / "t")
     assert isinstance(ended, RunEnded)
     assert isinstance(first, FinalTested)
@@ -129,7 +129,7 @@ def test_on_a_gpu_one_seed_gives_the_same_bytes_too(tmp_path: Path) -> None:
 
 
 def test_selsync_with_its_own_shards(tmp_path: Path) -> None:
-    simulate(dataclasses.replace(SPEC, strategy="selsync", shards="seldp"), tmp_path / "t")
+    simulate_run(dataclasses.replace(SPEC, strategy="selsync", shards="seldp"), tmp_path / "t")
     assert list(read_trace(tmp_path / "t"))[-1].at < 300
 
 
@@ -141,7 +141,7 @@ def test_epochs_and_uses_of_examples_are_counted(tmp_path: Path) -> None:
         spec = RunConfig(
             network=net, task="digits", strategy="none", limit_s=40, stops=False, shards="iid", faults=faults
         )
-        simulate(spec, tmp_path / "trace")
+        simulate_run(spec, tmp_path / "trace")
         events = list(read_trace(tmp_path / "trace"))
         epochs = [event for event in events if isinstance(event, EpochEnded)]
         assert {event.node for event in epochs} == set("01234"[: 4 if faults else 5])
@@ -168,7 +168,7 @@ def test_the_global_batch_can_be_held_while_nodes_are_away(tmp_path: Path, quant
         faults=script,
         shards="iid",
     )
-    simulate(spec, tmp_path / "trace")
+    simulate_run(spec, tmp_path / "trace")
     events = list(read_trace(tmp_path / "trace"))
     steps = [event for event in events if isinstance(event, Computed) and event.node == "0"]
     assert {event.steps for event in steps if event.at < 10} == {1}

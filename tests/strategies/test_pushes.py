@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from atoll.config import RunConfig
 from atoll.network import load_network
-from atoll.runs import simulate
+from atoll.runs import simulate_run
 from atoll.strategies import parse_strategy
 from atoll.strategies.pushes import PushTalk
 from atoll.strategies.replica import Replica
@@ -199,6 +199,6 @@ def test_who_begins_anew_takes_over_what_others_have(strategy: str) -> None:
 def test_honest_gossip_is_never_refused_where_shards_differ(tmp_path: Path) -> None:
     """A bound that was too tight refused 675 honest pushes of this run, and 53 % was all that it came to."""
     config = RunConfig(network=load_network("commute"), strategy="gossip", shards="label", limit_s=60.0)
-    simulate(config, tmp_path / "t.jsonl")
+    simulate_run(config, tmp_path / "t.jsonl")
     events = list(read_trace(tmp_path / "t.jsonl"))
     assert not any(isinstance(event, ContributionRefused) for event in events)

@@ -9,7 +9,7 @@ from torch import nn
 
 from atoll.config import RunConfig
 from atoll.network import load_network
-from atoll.runs.simulated import simulate
+from atoll.runs.simulated import simulate_run
 from atoll.strategies import RECIPES
 from atoll.trace import Tested, read_trace
 from atoll.training import load_task
@@ -43,7 +43,7 @@ def test_batch_norm(recipe: str, tmp_path: Path) -> None:
         stops=False,
     )
     LEAST.clear()
-    simulate(spec, tmp_path / "trace", task=dataclasses.replace(load_task("digits"), model=normed))
+    simulate_run(spec, tmp_path / "trace", task=dataclasses.replace(load_task("digits"), model=normed))
     measures = [event.measure for event in read_trace(tmp_path / "trace") if isinstance(event, Tested)]
     assert min(LEAST) >= 0
     assert measures[-1] > (0.5 if recipe == "none" else 0.75), measures

@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as hnp
 from atoll.config import RunConfig
 from atoll.errors import CheckpointError
 from atoll.network import load_network
-from atoll.runs import simulate
+from atoll.runs import simulate_run
 from atoll.state import Saved
 from atoll.trace import CheckpointSaved, Tested, read_trace
 from atoll.training.checkpoint import latest, read_node, write_node
@@ -107,12 +107,12 @@ def test_a_resumed_run_writes_what_the_one_before_it_would_have(tmp_path: Path, 
         checkpoints=tmp_path / "whole",
         checkpoint_s=10,
     )
-    simulate(spec, tmp_path / "whole.jsonl")
+    simulate_run(spec, tmp_path / "whole.jsonl")
     stopped = dataclasses.replace(spec, checkpoints=tmp_path / "stopped", limit_s=24)
-    simulate(stopped, tmp_path / "resumed.jsonl")
+    simulate_run(stopped, tmp_path / "resumed.jsonl")
     assert latest(tmp_path / "stopped").name == "00000020.000"
     resumed = dataclasses.replace(spec, checkpoints=tmp_path / "stopped", resume=True)
-    simulate(resumed, tmp_path / "resumed.jsonl")
+    simulate_run(resumed, tmp_path / "resumed.jsonl")
     assert (tmp_path / "resumed.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
     events = list(read_trace(tmp_path / "whole.jsonl"))
     assert [event.at for event in events if isinstance(event, CheckpointSaved)] == [10, 20, 30]
@@ -139,7 +139,7 @@ def test_going_on_from_a_checkpoint_costs_nobody_what_it_has_learned(tmp_path: P
         checkpoints=tmp_path / "there",
         checkpoint_s=20,
     )
-    simulate(spec, tmp_path / "trace")
+    simulate_run(spec, tmp_path / "trace")
     tests = [event for event in read_trace(tmp_path / "trace") if isinstance(event, Tested)]
     before = min(event.measure for event in tests if 18 <= event.at <= 20)
     after = min(event.measure for event in tests if event.at > 20)
@@ -152,19 +152,19 @@ SHORT = RunConfig(network=load_network("triangle"), task="digits", strategy="all
 
 def test_a_new_run_forgets_the_checkpoints_of_the_one_before(tmp_path: Path) -> None:
     spec = dataclasses.replace(SHORT, checkpoints=tmp_path / "there")
-    simulate(spec, tmp_path / "trace")
-    simulate(dataclasses.replace(spec, checkpoint_s=4, limit_s=7), tmp_path / "trace")
+    simulate_run(spec, tmp_path / "trace")
+    simulate_run(dataclasses.replace(spec, checkpoint_s=4, limit_s=7), tmp_path / "trace")
     assert [each.name for each in (tmp_path / "there").iterdir()] == ["00000004.000"]
 
 
 def test_a_run_of_something_else_is_not_resumed(tmp_path: Path) -> None:
     spec = dataclasses.replace(SHORT, checkpoints=tmp_path / "there")
-    simulate(spec, tmp_path / "trace")
+    simulate_run(spec, tmp_path / "trace")
     for other, what in (({"strategy": "gossip"}, "strategy"), ({"seed": 1}, "seed"), ({"shards": "iid"}, "shards")):
         with pytest.raises(CheckpointError, match=f"another run: {what}"):
-            simulate(dataclasses.replace(spec, resume=True, **other), tmp_path / "trace")
+            simulate_run(dataclasses.replace(spec, resume=True, **other), tmp_path / "trace")
     with pytest.raises(CheckpointError, match="at 10 s, and the limit is 9 s"):
-        simulate(dataclasses.replace(spec, resume=True, limit_s=9), tmp_path / "trace")
+        simulate_run(dataclasses.replace(spec, resume=True, limit_s=9), tmp_path / "trace")
     place = latest(tmp_path / "there")
     earlier = place.parent / "00000005.000" / "node 1.safetensors"
     for name, change, what in (
@@ -181,7 +181,7 @@ def test_a_run_of_something_else_is_not_resumed(tmp_path: Path) -> None:
         if change:
             (place / name).write_bytes(change(old))
         with pytest.raises(CheckpointError, match=what):
-            simulate(dataclasses.replace(spec, resume=True), tmp_path / "trace")
+            simulate_run(dataclasses.replace(spec, resume=True), tmp_path / "trace")
         (place / name).write_bytes(old)
     with pytest.raises(CheckpointError, match="another run: network"):
-        simulate(dataclasses.replace(spec, resume=True, network=load_network("perfect:3")), tmp_path / "trace")
+        simulate_run(dataclasses.replace(spec, resume=True, network=load_network("perfect:3")), tmp_path / "trace")

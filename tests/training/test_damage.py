@@ -5,7 +5,7 @@ import pytest
 
 from atoll.config import RunConfig
 from atoll.network import load_network
-from atoll.runs import simulate
+from atoll.runs import simulate_run
 from atoll.trace import ContributionRefused, Tested, read_trace
 from atoll.training.damage import Damage
 from atoll.world.faults import Fault, parse_faults
@@ -35,7 +35,7 @@ def test_a_robust_mean_outlives_a_node_that_computes_wrongly(tmp_path: Path, kin
         spec = RunConfig(
             network=net, task="digits", strategy=strategy, shards="iid", limit_s=40, faults=script, stops=False
         )
-        simulate(spec, tmp_path / "trace")
+        simulate_run(spec, tmp_path / "trace")
         events = list(read_trace(tmp_path / "trace"))
         ends[strategy] = {
             event.node: event.measure for event in events if isinstance(event, Tested) and event.node != "3"

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from atoll.errors import CheckpointError
-from atoll.runs.card import Card, Machine
+from atoll.runs.card import Card, LocalMachine
 from atoll.runs.live import begin_run
-from atoll.state import Saved, note, part, read_note
+from atoll.state import Saved, note, read_note, section
 from atoll.trace import Event, Tested
 from atoll.training import keeper as keeper_module
 from atoll.training.checkpoint import read_node, write_node
@@ -20,8 +20,8 @@ from atoll.training.checkpoint import read_node, write_node
 CARD = Card(task="digits", strategy="vrl:every=4,codec=int8", seats=2)
 
 
-def machine(folder: Path) -> Machine:
-    return Machine(
+def machine(folder: Path) -> LocalMachine:
+    return LocalMachine(
         data=None,
         device="cpu",
         listen=("127.0.0.1", 0),
@@ -33,10 +33,10 @@ def machine(folder: Path) -> Machine:
 
 
 def steps_in(path: Path) -> int:
-    return int(read_note(part("replica", read_node(path, {}))["steps"]))
+    return int(read_note(section("replica", read_node(path, {}))["steps"]))
 
 
-async def _train(card: Card, own: Machine, steps: int, tests: list[Tested]) -> None:
+async def _train(card: Card, own: LocalMachine, steps: int, tests: list[Tested]) -> None:
     def watch(event: Event) -> None:
         if isinstance(event, Tested):
             tests.append(event)

@@ -3,8 +3,8 @@ import numpy as np
 from atoll.strategies import parse_strategy
 from atoll.training import load_task
 from atoll.training.loop import train
-from atoll.training.parts import Tester
 from atoll.training.replica import TrainedReplica
+from atoll.training.shares import Tester
 from atoll.world import Simulation
 from atoll.world.sim.world import SimWorld
 from tests.world.networks import network

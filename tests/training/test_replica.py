@@ -6,8 +6,8 @@ import torch
 from atoll.errors import ExamplesRefused
 from atoll.strategies import Quantity
 from atoll.training import load_task
-from atoll.training.parts import Tester
 from atoll.training.replica import TrainedReplica
+from atoll.training.shares import Tester
 from atoll.world import Simulation
 from tests.world.networks import network
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from atoll.config import RunConfig
 from atoll.errors import FaultError
-from atoll.runs import simulate
+from atoll.runs import simulate_run
 from atoll.trace import Event, FaultChanged, MessageRefused, Tested, Trace, ViewChanged, read_trace
 from atoll.world import IDEAL, Physics, Simulation
 from atoll.world.base import frame_bytes
@@ -248,7 +248,7 @@ def test_training_goes_on_without_any_node_and_takes_it_back(
     net = network('[[node]]\ncount = 3\nstep_s = 0.5\n[[link]]\namong = "*"\nlatency_ms = 10\nrate_mbps = 50')
     script = faults(TRAINING.format(kind=kind, node=node, until=until), net.node_names)
     spec = RunConfig(network=net, task="digits", strategy=strategy, limit_s=40, faults=script, shards="iid")
-    simulate(spec, tmp_path / "trace")
+    simulate_run(spec, tmp_path / "trace")
     events: list[Event] = list(read_trace(tmp_path / "trace"))
     assert sum(isinstance(event, FaultChanged) for event in events) == (2 if until else 1)
     others = tuple(name for name in "012" if name != node)

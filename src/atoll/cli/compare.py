@@ -15,7 +15,7 @@ from atoll.network import load_network
 from atoll.world.faults import load_faults
 
 if TYPE_CHECKING:
-    from atoll.compare import Plan
+    from atoll.compare import ComparisonPlan
     from atoll.config import RunConfig
 
 __all__ = ["compare", "run"]
@@ -27,7 +27,7 @@ Limit = Annotated[
     ),
 ]
 Faults = Annotated[Path | None, typer.Option("--faults", help="A fault script, TOML (docs/faults.md).")]
-WorldName = Annotated[
+WorldOption = Annotated[
     str,
     typer.Option(
         "--world", help="sim (simulated), or emulate: real processes and real TCP on this machine, in real time."
@@ -57,13 +57,13 @@ def compare(
     limit: Limit = None,
     device: Device = "cpu",
     faults: Faults = None,
-    world: WorldName = "sim",
+    world: WorldOption = "sim",
     islands: Islands = "",
     json_file: Annotated[Path | None, typer.Option("--json", help="Also write the results to this file.")] = None,
     out: Out = Path("report"),
 ) -> None:
     """Compare communication strategies by time to target, in simulation: a table, traces, and a report page."""
-    from atoll.compare import DEFAULT_STRATEGIES, Plan
+    from atoll.compare import DEFAULT_STRATEGIES, ComparisonPlan
     from atoll.strategies import ISLANDS_STRATEGY
 
     base = _config(
@@ -79,7 +79,7 @@ def compare(
         faults=faults,
     )
     chosen = strategies or ([ISLANDS_STRATEGY] if islands else DEFAULT_STRATEGIES)
-    plan = Plan(base=base, strategies=tuple(dict.fromkeys(chosen)), seeds=tuple(range(seeds)))
+    plan = ComparisonPlan(base=base, strategies=tuple(dict.fromkeys(chosen)), seeds=tuple(range(seeds)))
     _compare(plan, out, jobs=jobs, json_file=json_file)
 
 
@@ -102,7 +102,7 @@ def _config(
     )
 
 
-def _compare(plan: "Plan", out: Path, *, jobs: int, json_file: Path | None) -> None:
+def _compare(plan: "ComparisonPlan", out: Path, *, jobs: int, json_file: Path | None) -> None:
     from atoll.compare import compare as run_comparison
     from atoll.report.tables import comparison_table
 
@@ -151,7 +151,7 @@ def run(
     limit: Limit = None,
     device: Device = "cpu",
     faults: Faults = None,
-    world: WorldName = "sim",
+    world: WorldOption = "sim",
     islands: Islands = "",
     *,
     checkpoint: Annotated[
@@ -172,16 +172,12 @@ def run(
 
     Every run writes its configuration beside its trace; `atoll run FILE` repeats it.
     """
-    from atoll.compare import Plan
+    from atoll.compare import ComparisonPlan
     from atoll.config import RunConfig, is_config
     from atoll.strategies import DEFAULT_STRATEGY, ISLANDS_STRATEGY
 
     if checkpoint is not None and checkpoint.exists() and not checkpoint.is_dir():
         raise CheckpointError(f"--checkpoint: {checkpoint} is a file: expected a folder")
-    if resume and checkpoint is None:
-        raise CheckpointError("--resume: expected --checkpoint FOLDER too, which says where to go on from")
-    if checkpoint_every is not None and checkpoint is None:
-        raise CheckpointError("--checkpoint-every: expected --checkpoint FOLDER too, which says where to save")
     more: dict[str, Any] = {
         "task": task,
         "data": data,
@@ -207,8 +203,10 @@ def run(
             config = dataclasses.replace(config, faults=load_faults(faults, config.links.node_names))
     else:
         config = _config(network, script, faults=faults, **more)
+    if checkpoint_every is not None and config.checkpoints is None:
+        raise CheckpointError("--checkpoint-every: expected --checkpoint FOLDER too, which says where to save")
     unsaid = "" if config.script else ISLANDS_STRATEGY if config.islands else DEFAULT_STRATEGY
-    plan = Plan(base=config, strategies=(config.strategy or unsaid,), seeds=(config.seed,))
+    plan = ComparisonPlan(base=config, strategies=(config.strategy or unsaid,), seeds=(config.seed,))
     _compare(plan, out, jobs=1, json_file=None)
 
 

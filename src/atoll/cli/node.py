@@ -68,7 +68,7 @@ def node(
     """
     from atoll.config import RunConfig
     from atoll.nodes import run_node, run_script_node
-    from atoll.runs.live import Card, Machine
+    from atoll.runs.live import Card, LocalMachine
     from atoll.settings import parse_size
     from atoll.strategies import DEFAULT_STRATEGY, ISLANDS_STRATEGY
     from atoll.world.live.keys import Invitation, parse_address
@@ -76,7 +76,7 @@ def node(
     if listen is None and join is None:
         raise InvitationError("expected --listen HOST:PORT to begin a run, or --join INVITATION to join one")
     said = RunConfig.read(config) if config else None
-    machine = Machine(
+    machine = LocalMachine(
         data=said.data if said else data,
         device=said.device if said else device,
         listen=parse_address(listen, "--listen") if listen else None,

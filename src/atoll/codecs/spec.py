@@ -4,6 +4,7 @@ import dataclasses
 
 from atoll.codecs.base import CODECS, Codec
 from atoll.errors import StrategyError, nearest
+from atoll.plugins import load_plugins
 
 __all__ = ["parse_codec", "write_codec"]
 
@@ -15,6 +16,8 @@ def parse_codec(text: str, where: str = "codec") -> Codec:
     TopK(ratio=0.05)
     """
     name, slash, number = text.partition("/")
+    if name not in CODECS:
+        load_plugins()
     if name not in CODECS:
         raise StrategyError(f"{where}: there is no codec {name!r}; {nearest(name, CODECS)}")
     make, default, _ = CODECS[name]

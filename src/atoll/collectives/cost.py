@@ -14,16 +14,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["COSTED", "Links", "broadcast_s", "collective_s", "ring_order", "tree_order"]
+from atoll.vectors import Matrix
 
-Matrix = NDArray[np.float64]
+__all__ = ["COSTED", "LinkMatrix", "broadcast_s", "collective_s", "ring_order", "tree_order"]
+
 Sends = dict[tuple[int, int], float]
 """Bytes from one rank to another."""
 BRUTE_FORCE = 6
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Links:
+class LinkMatrix:
     """What is known of the links between members, by rank."""
 
     latency_s: Matrix
@@ -36,10 +37,10 @@ class Links:
     def size(self) -> int:
         return len(self.up_s)
 
-    def ordered(self, order: Sequence[int]) -> "Links":
+    def ordered(self, order: Sequence[int]) -> "LinkMatrix":
         """The same links for members in another order."""
         index = np.array(order)
-        return Links(self.latency_s[np.ix_(index, index)], self.up_s[index], self.down_s[index])
+        return LinkMatrix(self.latency_s[np.ix_(index, index)], self.up_s[index], self.down_s[index])
 
     def phase_s(self, phase: "_Phase", size: float) -> float:
         """Seconds that a phase of a collective of `size` bytes takes."""
@@ -123,12 +124,12 @@ COSTED = ("star", "gather", "direct", "ring", "tree", "hd")
 """The collectives whose cost is known."""
 
 
-def collective_s(via: str, size: float, links: Links) -> float:
+def collective_s(via: str, size: float, links: LinkMatrix) -> float:
     """Seconds that an all-reduce of `size` bytes takes."""
     return sum(links.phase_s(phase, size) for phase in _phases(via, links.size))
 
 
-def broadcast_s(size: float, links: Links) -> float:
+def broadcast_s(size: float, links: LinkMatrix) -> float:
     """Seconds that one member's bytes take to all, down a binomial tree; the root is the worst one."""
     worst = 0.0
     for root in range(links.size):
@@ -137,7 +138,7 @@ def broadcast_s(size: float, links: Links) -> float:
     return worst
 
 
-def ring_order(links: Links) -> tuple[int, ...]:
+def ring_order(links: LinkMatrix) -> tuple[int, ...]:
     """The order of members whose ring has the least latency on its slowest hop, then in all."""
     count = links.size
 
@@ -153,7 +154,7 @@ def ring_order(links: Links) -> tuple[int, ...]:
     return _best_order(order, cost, fixed=1, change=lambda it, i, j: [*it[:i], *reversed(it[i : j + 1]), *it[j + 1 :]])
 
 
-def tree_order(links: Links, size: float) -> tuple[int, ...]:
+def tree_order(links: LinkMatrix, size: float) -> tuple[int, ...]:
     """The order of members whose binomial tree takes the least time for `size` bytes."""
 
     def cost(order: Sequence[int]) -> float:

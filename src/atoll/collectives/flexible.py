@@ -19,13 +19,13 @@ import numpy as np
 from atoll.codecs.bits import packed_size, width
 from atoll.codecs.sparse import TopK, kept
 from atoll.collectives import Round, SendLog, Spawn
-from atoll.collectives.cost import COSTED, Links, broadcast_s, collective_s, ring_order, tree_order
+from atoll.collectives.cost import COSTED, LinkMatrix, broadcast_s, collective_s, ring_order, tree_order
 from atoll.collectives.reduce import AgreedTopK, Coded, Reduced, Reduction
 from atoll.trace import Planned
 from atoll.vectors import Vector
 from atoll.world.base import FRAME_BYTES, Lane, World
 
-__all__ = ["RATIOS", "Flexible", "Plan", "knee"]
+__all__ = ["RATIOS", "ExchangePlan", "Flexible", "knee"]
 
 RATIOS = tuple(float(ratio) for ratio in np.geomspace(0.1, 0.001, 9))
 TIME_WEIGHT, GAIN_WEIGHT = 0.8, 0.2
@@ -45,7 +45,7 @@ _PING = struct.Struct("<Q")
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ExchangePlan:
     """What the next exchange will be."""
 
     ratio: float
@@ -84,14 +84,14 @@ class Flexible(Reduction):
         self._lead: Literal["star", "var"] = lead
         self._ratio = ratio
         self._via = via
-        self._plan: Plan | None = None
+        self._plan: ExchangePlan | None = None
         self._planned_for: tuple[Vector, Vector] | None = None
         self._gains = np.ones(len(RATIOS), dtype=np.float32)
         self._shared = 1.0
         """What AR-Topk keeps, of what as many own largest values would."""
         self._last = 0.0, 0.0
         """The squares that the last round of AR-Topk kept of the own update, and that its own largest values have."""
-        self._known: Links | None = None
+        self._known: LinkMatrix | None = None
         self._orders: dict[str, tuple[int, ...]] = {}
         """The members' ranks around the best ring, and down the best tree."""
         self._latency: dict[str, float] = {}
@@ -180,12 +180,12 @@ class Flexible(Reduction):
             fresh = (keeps / total).astype(np.float32)
             self._gains = 0.9 * self._gains + 0.1 * fresh if self._known else fresh
         if (up_s > 0).all() and (latency + np.eye(members) > 0).all():
-            self._known = Links((latency + latency.T) / 2, up_s, up_s)
+            self._known = LinkMatrix((latency + latency.T) / 2, up_s, up_s)
 
-    def _decide(self, count: int, tail_bytes: int) -> tuple[Plan, str]:
+    def _decide(self, count: int, tail_bytes: int) -> tuple[ExchangePlan, str]:
         """The plan for a vector of so many values, and why it is another one than before."""
         if self._known is None:
-            return self._plan or Plan(self._ratio or RATIOS[len(RATIOS) // 2], self._via or "direct", 0.0), ""
+            return self._plan or ExchangePlan(self._ratio or RATIOS[len(RATIOS) // 2], self._via or "direct", 0.0), ""
         picture = (
             np.append(self._gains, np.float32(self._shared)),
             np.array([self._known.latency_s.max(), self._known.up_s.max()], dtype=np.float32),
@@ -209,8 +209,8 @@ class Flexible(Reduction):
                 gains += [float(gain) * keeps for gain in self._gains]
         return plans[knee([self._compute_s + plan.seconds for plan in plans], gains)], why
 
-    def _cheapest(self, ways: tuple[str, ...], ratio: float, count: int, tail_bytes: int) -> Plan:
-        plans = [Plan(ratio, via, 0.0) for via in ways]
+    def _cheapest(self, ways: tuple[str, ...], ratio: float, count: int, tail_bytes: int) -> ExchangePlan:
+        plans = [ExchangePlan(ratio, via, 0.0) for via in ways]
         plans = [dataclasses.replace(plan, seconds=self._cost(plan, count, tail_bytes)) for plan in plans]
         found = min(plans, key=lambda plan: plan.seconds)
         if self._plan is not None and self._plan.via in ways:
@@ -219,7 +219,7 @@ class Flexible(Reduction):
                 return same
         return found
 
-    def _cost(self, plan: Plan, count: int, tail_bytes: int) -> float:
+    def _cost(self, plan: ExchangePlan, count: int, tail_bytes: int) -> float:
         assert self._known is not None
         links = self._known
         frame = FRAME_BYTES + 20
@@ -266,7 +266,7 @@ class Flexible(Reduction):
         self._learn(result.tail[len(tail) :], members)
         return dataclasses.replace(result, tail=result.tail[: len(tail)], via=f"{plan.via} {plan.ratio:.2g}")
 
-    def _kept(self, plan: Plan, values: Vector, unsent: Vector | None) -> tuple[float, float]:
+    def _kept(self, plan: ExchangePlan, values: Vector, unsent: Vector | None) -> tuple[float, float]:
         if plan.via == "own" or self._ratio or unsent is None:
             return 0.0, 0.0
         squares = np.square(values)

@@ -20,9 +20,9 @@ from atoll.collectives import Body, Round
 from atoll.collectives.reduce import Reduced, Reduction
 from atoll.vectors import Vector, all_finite
 
-__all__ = ["Robust", "Rule", "robust_mean"]
+__all__ = ["Robust", "RobustRule", "robust_mean"]
 
-Rule = Literal["median", "trimmed", "clipped"]
+RobustRule = Literal["median", "trimmed", "clipped"]
 TRIMMED = 0.2
 
 
@@ -37,8 +37,8 @@ class Robust(Reduction):
     exact = False  # members tell changes: the lengths of whole models say nothing
     vias = ("gather",)
 
-    def __init__(self, rule: Rule, codec: Codec | None = None) -> None:
-        self._rule: Rule = rule
+    def __init__(self, rule: RobustRule, codec: Codec | None = None) -> None:
+        self._rule: RobustRule = rule
         self._codec = codec or Dense()
 
     async def __call__(self, meeting: Round, values: Vector, tail: Vector, via: str) -> Reduced:  # noqa: ARG002
@@ -73,7 +73,7 @@ class Robust(Reduction):
         return np.full(count, np.nan, dtype=np.float32), np.zeros_like(tail)
 
 
-def robust_mean(vectors: list[Vector], rule: Rule) -> Vector:
+def robust_mean(vectors: list[Vector], rule: RobustRule) -> Vector:
     """One vector for many.
 
     >>> robust_mean([np.float32([1]), np.float32([2]), np.float32([300])], "median")

@@ -31,7 +31,7 @@ from atoll.islands.settlement import Settlement
 from atoll.network import Network
 from atoll.strategies import parse_strategy
 from atoll.trace import Computed, Event, Exchanged, SeatTaken, StageReported
-from atoll.training.parts import Parts
+from atoll.training.shares import Parts
 from atoll.training.task import Examples, Task
 from atoll.world import Simulation
 from atoll.world.faults import Fault

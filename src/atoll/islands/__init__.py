@@ -4,8 +4,8 @@ from atoll.islands.chain import chain, profile
 from atoll.islands.cut import Costs, Cut, Hop, Layer, Machine, Memory, Stage, Terms, best_cut, cut
 from atoll.islands.form import form, reform
 from atoll.islands.measure import Prober
-from atoll.islands.pipeline import Given, Pipeline, Seat, Source
-from atoll.islands.plan import Averaging, Island, Pairs, Plan, equal_cuts, ranges, shortage
+from atoll.islands.pipeline import Given, Pipeline, Source, StageSeat
+from atoll.islands.plan import Averaging, Island, MachineLinks, Plan, equal_cuts, ranges, shortage
 from atoll.islands.stage import WEIGHTS, StageModel, Weights
 from atoll.islands.survey import survey
 from atoll.islands.wire import read_tensors
@@ -20,15 +20,15 @@ __all__ = [
     "Island",
     "Layer",
     "Machine",
+    "MachineLinks",
     "Memory",
-    "Pairs",
     "Pipeline",
     "Plan",
     "Prober",
-    "Seat",
     "Source",
     "Stage",
     "StageModel",
+    "StageSeat",
     "Terms",
     "Weights",
     "best_cut",

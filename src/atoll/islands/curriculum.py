@@ -13,7 +13,7 @@ from atoll.islands import Given, Source, chain
 from atoll.seeds import derive
 from atoll.state import Saved
 from atoll.training.batches import Batches
-from atoll.training.parts import Parts
+from atoll.training.shares import Parts
 from atoll.training.task import Task
 
 __all__ = ["Curriculum", "Exam", "TaskCurriculum"]

@@ -8,7 +8,7 @@ import asyncio
 from atoll.islands.assembly import Assembly
 from atoll.islands.curriculum import Exam
 from atoll.islands.measure import Prober
-from atoll.islands.pipeline import Seat
+from atoll.islands.pipeline import StageSeat
 from atoll.islands.stage import StageModel
 from atoll.trace import Tested, finite_measure
 from atoll.training.drive import Background
@@ -31,7 +31,7 @@ class Examination:
     """
 
     def __init__(
-        self, world: World, seat: Seat, stage: StageModel, exam: Exam, *, scope: str, assembly: Assembly | None
+        self, world: World, seat: StageSeat, stage: StageModel, exam: Exam, *, scope: str, assembly: Assembly | None
     ) -> None:
         self._world = world
         self._seat = seat

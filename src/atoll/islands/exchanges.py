@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from atoll.islands.settlement import Exchanges, RangeKey
 from atoll.islands.span import Layers, SpanReplica
-from atoll.state import Saved, part, under
+from atoll.state import Saved, section, under
 from atoll.strategies import Strategy
 from atoll.strategies.talk import Talk
 from atoll.training.drive import Background
@@ -115,5 +115,5 @@ class RangeTalks(Talk):
 
     def load(self, saved: Saved) -> None:
         for (first, last), each in self._exchanges.items():
-            each.replica.load(part(f"range {first} {last}/replica", saved))
-            each.talk.load(part(f"range {first} {last}/talk", saved))
+            each.replica.load(section(f"range {first} {last}/replica", saved))
+            each.talk.load(section(f"range {first} {last}/talk", saved))

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from atoll.errors import TaskError
 from atoll.islands.cut import Costs, Cut, Layer, Machine, Terms, best_cut
-from atoll.islands.plan import Averaging, Island, Matrix, Pairs, Plan, ranges, shortage
+from atoll.islands.plan import Averaging, Island, MachineLinks, Plan, ranges, shortage
+from atoll.vectors import Matrix
 
 __all__ = ["form", "reform"]
 
@@ -84,7 +85,12 @@ class _Former:
     """Finds islands for some machines."""
 
     def __init__(
-        self, layers: Sequence[Layer], machines: Sequence[Machine], pairs: Pairs, terms: Terms, averaging: Averaging
+        self,
+        layers: Sequence[Layer],
+        machines: Sequence[Machine],
+        pairs: MachineLinks,
+        terms: Terms,
+        averaging: Averaging,
     ) -> None:
         self.costs = Costs(layers, terms)
         self.machines = tuple(machines)
@@ -315,7 +321,7 @@ class _Former:
 def form(
     layers: Sequence[Layer],
     machines: Sequence[Machine],
-    pairs: Pairs,
+    pairs: MachineLinks,
     terms: Terms,
     averaging: Averaging | None = None,
     *,
@@ -354,7 +360,7 @@ def form(
 def reform(
     layers: Sequence[Layer],
     machines: Sequence[Machine],
-    pairs: Pairs,
+    pairs: MachineLinks,
     terms: Terms,
     *,
     kept: Sequence[tuple[tuple[int, ...], Sequence[tuple[int, int, int]]]],

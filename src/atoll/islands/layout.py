@@ -24,9 +24,9 @@ from atoll.islands import (
     Island,
     Layer,
     Machine,
-    Pairs,
+    MachineLinks,
     Plan,
-    Seat,
+    StageSeat,
     Terms,
     best_cut,
     chain,
@@ -90,7 +90,7 @@ class Survey:
 
     layers: tuple[Layer, ...]
     machines: tuple[Machine, ...]
-    pairs: Pairs
+    pairs: MachineLinks
     terms: Terms
 
     def memory_of(self, name: str) -> float:
@@ -131,7 +131,7 @@ class Survey:
                     rate[places[name], places[other]] = bytes_a_second
         rate = np.where(rate > 0, rate, rate.T)  # what is not known this way is as the other way
         rate = np.where(rate > 0, rate, UNKNOWN_RATE)
-        return dataclasses.replace(self, machines=machines, pairs=Pairs(latency, rate, np.ones((count, count))))
+        return dataclasses.replace(self, machines=machines, pairs=MachineLinks(latency, rate, np.ones((count, count))))
 
     def plans(self, averaging: Averaging | None = None, *, seed: int = 0) -> list[Plan]:
         return form(self.layers, self.machines, self.pairs, self.terms, averaging, seed=seed)
@@ -180,7 +180,7 @@ def survey_task(network: Network | dict[str, Any], task: Task, settings: IslandS
         machines, pairs = survey(network, layers, batch=task.batch, memory_bytes=settings.memory)
     else:
         machines = tuple(Machine(*each) for each in network["machines"])
-        pairs = Pairs(*(np.array(each) for each in network["pairs"]))
+        pairs = MachineLinks(*(np.array(each) for each in network["pairs"]))
     return Survey(layers, machines, pairs, terms)
 
 
@@ -204,7 +204,9 @@ def price(
 def unknown(names: Sequence[str], layers: tuple[Layer, ...], terms: Terms) -> Survey:
     """Of machines that nothing is known of before they say what they have found out."""
     count = len(names)
-    pairs = Pairs(np.full((count, count), UNKNOWN_S), np.full((count, count), UNKNOWN_RATE), np.ones((count, count)))
+    pairs = MachineLinks(
+        np.full((count, count), UNKNOWN_S), np.full((count, count), UNKNOWN_RATE), np.ones((count, count))
+    )
     return Survey(layers, tuple(Machine(1.0, math.inf, name) for name in names), pairs, terms)
 
 
@@ -237,7 +239,7 @@ class Layout:
         self.settings = settings
         self.islands = {names[island.order[0]]: tuple(names[i] for i in island.order) for island in plan.islands}
         """By the name of the first node, which is the island's."""
-        self.seats: dict[str, Seat] = {}
+        self.seats: dict[str, StageSeat] = {}
         self.spans: dict[str, tuple[int, int]] = {}
         self.cuts: dict[str, tuple[tuple[int, int, int], ...]] = {}
         """Of islands: of each stage the first layer, the one behind the last, and how many batches it may hold."""
@@ -246,7 +248,7 @@ class Layout:
             self.cuts[nodes[0]] = tuple((stage.start, stage.stop, stage.holds) for stage in island.cut.stages)
             for place, stage in enumerate(island.cut.stages):
                 self.spans[nodes[place]] = stage.start, stage.stop
-                self.seats[nodes[place]] = Seat(
+                self.seats[nodes[place]] = StageSeat(
                     island=nodes[0],
                     stage=place,
                     before=nodes[place - 1] if place else None,

@@ -18,7 +18,7 @@ from atoll.islands.layout import Facts, price, unknown
 from atoll.islands.node import IslandNode
 from atoll.islands.settings import IslandSettings
 from atoll.strategies import Strategy
-from atoll.training.checkpoint import Identity, read_node, write_node
+from atoll.training.checkpoint import RunIdentity, read_node, write_node
 from atoll.training.keeper import KEEP_EVERY_S
 from atoll.training.task import Examples
 from atoll.world.base import Lane
@@ -140,7 +140,7 @@ class Shelf:
         identity: what it must agree with.
     """
 
-    def __init__(self, path: Path, identity: Identity) -> None:
+    def __init__(self, path: Path, identity: RunIdentity) -> None:
         self._path = path
         self._identity = identity
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import safetensors.torch
 from torch import Tensor
 
-from atoll.islands.pipeline import Seat
+from atoll.islands.pipeline import StageSeat
 from atoll.islands.stage import StageModel
 from atoll.islands.wire import read_tensors
 from atoll.world.base import Lane, Message, Spawn, World
@@ -38,7 +38,7 @@ class Prober:
     def __init__(
         self,
         world: World,
-        seat: Seat,
+        seat: StageSeat,
         model: StageModel,
         *,
         inputs: Tensor,

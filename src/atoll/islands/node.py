@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 from torch import nn
 
-from atoll.islands import Pipeline, Seat, StageModel
+from atoll.islands import Pipeline, StageModel, StageSeat
 from atoll.islands.assembly import Assembly
 from atoll.islands.curriculum import Curriculum
 from atoll.islands.examine import Examination
@@ -25,10 +25,10 @@ from atoll.islands.exchanges import RangeTalks
 from atoll.islands.layers import LayerStore
 from atoll.islands.layout import Facts, Survey
 from atoll.islands.settings import IslandSettings
-from atoll.islands.settlement import Settlement, Standing, settle
-from atoll.islands.span import Held, Layers, forget
+from atoll.islands.settlement import IslandStanding, Settlement, settle
+from atoll.islands.span import Held, Layers, drop_gradients
 from atoll.membership import Group, Summary, View
-from atoll.state import Saved, note, part, read_note, under
+from atoll.state import Saved, note, read_note, section, under
 from atoll.strategies import Strategy
 from atoll.trace import SeatTaken
 from atoll.training.drive import Background, drive
@@ -126,14 +126,14 @@ class IslandNode:
             await self._updated_once.wait()
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> IslandStanding:
         """Where it stands now."""
-        there = self._settlement.standing(self.world.name) if self._settlement else Standing()
+        there = self._settlement.standing(self.world.name) if self._settlement else IslandStanding()
         spare = tuple(sorted(self.store.spare.items()))
         return dataclasses.replace(there, held=tuple(self.store.held), spare=spare, facts=self._facts)
 
     @property
-    def seats(self) -> dict[str, Seat]:
+    def seats(self) -> dict[str, StageSeat]:
         """Everybody's, as far as this node knows."""
         return self._settlement.layout.seats if self._settlement else {}
 
@@ -189,13 +189,13 @@ class IslandNode:
         return summary == self.summary()
 
     def check(self, summary: Summary) -> None:
-        """A standing that makes no sense is taken as none, by all alike (`Standing.read`)."""
+        """A standing that makes no sense is taken as none, by all alike (`IslandStanding.read`)."""
 
     def are_together(self, summaries: Iterable[Summary]) -> bool:
         return bool(set.intersection(*(set(map(tuple, summary)) for summary in summaries)))
 
     def installed(self, view: View, summaries: dict[str, Summary]) -> None:
-        standings = {name: Standing.read(summaries[name]) for name in view.members}
+        standings = {name: IslandStanding.read(summaries[name]) for name in view.members}
         about = hashlib.blake2b(json.dumps(summaries, sort_keys=True).encode(), digest_size=4).hexdigest()
         name = f"{view.name} {about}"  # numbers of views may come again after a checkpoint
         self._settlement = settle(name, standings, self._survey, self._settings, self._curriculum.shards)
@@ -229,7 +229,7 @@ class IslandNode:
             if fetching.done():
                 layers = fetching.result()
                 # A pass of the old stage may still be under way where computing is done.
-                await self.world.aside(lambda: forget(layers))
+                await self.world.aside(lambda: drop_gradients(layers))
                 await self._until_decided()
                 if self._settlement is settlement:
                     self._begin(settlement, layers)
@@ -292,7 +292,7 @@ class IslandNode:
         self._go_on()
         self._work(self._train(self.pipeline, self._work))
 
-    def _record_seat(self, seat: Seat | None) -> None:
+    def _record_seat(self, seat: StageSeat | None) -> None:
         world, settlement = self.world, self._settlement
         start, stop = settlement.layout.spans[world.name] if settlement and seat else (0, 0)
         world.record(
@@ -395,5 +395,5 @@ class IslandNode:
         self.updates, self.stage.updates, tested_at = read_note(saved["counts"])
         if self._examination:
             self._examination.tested_at = tested_at
-        self._curriculum.load(part("curriculum", saved))
+        self._curriculum.load(section("curriculum", saved))
         self._exchanges.load(saved)

@@ -31,12 +31,12 @@ from torch import Tensor
 from atoll.codecs import Codec, Dense
 from atoll.islands.cut import BACKWARD, FORWARD, RECOMPUTE
 from atoll.islands.stage import StageModel
-from atoll.islands.wire import pack, read_tensors, unpack
+from atoll.islands.wire import pack_tensors, read_tensors, unpack_tensors
 from atoll.trace import StageReported
 from atoll.world.base import Lane, Message, Spawn, World
 from atoll.world.hearing import NOT_UNDERSTOOD, hear
 
-__all__ = ["Given", "Pipeline", "Seat", "Source"]
+__all__ = ["Given", "Pipeline", "Source", "StageSeat"]
 
 PATIENCE_S = 5.0
 PATIENCE = 10.0
@@ -54,7 +54,7 @@ _BACKWARD = struct.Struct("<Qf")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seat:
+class StageSeat:
     """A node's place in an island."""
 
     island: str
@@ -116,7 +116,7 @@ class Pipeline:
     def __init__(
         self,
         world: World,
-        seat: Seat,
+        seat: StageSeat,
         model: StageModel,
         *,
         source: Source | None = None,
@@ -203,7 +203,7 @@ class Pipeline:
         found = read_tensors(message.body)
         if message.sender != self._seat.before or number in self._seen:
             return
-        inputs, device = unpack(found, self._seat.wire, number), self._model.device
+        inputs, device = unpack_tensors(found, self._seat.wire, number), self._model.device
         if inputs.is_floating_point() and not torch.isfinite(inputs).all():
             raise ValueError(f"batch {number} is not finite")
         if not 0 < len(inputs) == len(found["t"]) <= whole:
@@ -219,7 +219,7 @@ class Pipeline:
 
     def _hear_backward(self, message: Message) -> None:
         number, loss = _BACKWARD.unpack(message.head)
-        gradient = unpack(read_tensors(message.body), self._seat.wire, number).to(self._model.device)
+        gradient = unpack_tensors(read_tensors(message.body), self._seat.wire, number).to(self._model.device)
         if message.sender != self._seat.after or number not in self._samples:
             return  # given up, or here twice
         if number in (each for each, _ in self._gradients):
@@ -377,7 +377,7 @@ class Pipeline:
     ) -> asyncio.Task[None]:
         """In the background: what a stage has done is under way while it does the next thing."""
         assert self._spawn is not None
-        tensors = pack(values, self._seat.wire, number)
+        tensors = pack_tensors(values, self._seat.wire, number)
         if targets is not None:
             tensors["t"] = targets.detach().cpu().contiguous()
         body = safetensors.torch.save(tensors)

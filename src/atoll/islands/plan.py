@@ -4,18 +4,14 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from atoll.islands.cut import Costs, Cut, Hop, Machine
+from atoll.vectors import Matrix
 
-__all__ = ["Averaging", "Island", "Matrix", "Pairs", "Plan", "equal_cuts", "ranges", "shortage"]
-
-Matrix = NDArray[np.float64]
+__all__ = ["Averaging", "Island", "MachineLinks", "Plan", "equal_cuts", "ranges", "shortage"]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Pairs:
+class MachineLinks:
     """What lies between machines, by place."""
 
     latency_s: Matrix

@@ -7,7 +7,7 @@ from typing import Annotated
 from atoll.codecs import CODECS, parse_codec
 from atoll.errors import TaskError
 from atoll.islands.stage import Weights
-from atoll.settings import Count, Range, Read, parse_settings, parse_size, settings_of
+from atoll.settings import Count, NumberRange, Read, parse_settings, parse_size, settings_of
 
 __all__ = ["IslandSettings", "parse_islands"]
 
@@ -31,7 +31,7 @@ class IslandSettings:
     """Whether forward passes keep their input alone."""
     slower: bool = False
     """Whether what comes late counts less."""
-    flush: Annotated[int, Range(0)] = 0
+    flush: Annotated[int, NumberRange(0)] = 0
     """In how many pieces a batch is cut, to train synchronously; 0: without waiting."""
     pieces: Count = 1
     """In how many pieces a batch is cut, without waiting."""

@@ -16,7 +16,7 @@ from atoll.islands.settings import IslandSettings
 from atoll.membership import Summary
 from atoll.world.hearing import NOT_UNDERSTOOD
 
-__all__ = ["Exchanges", "RangeKey", "Settlement", "Standing", "settle"]
+__all__ = ["Exchanges", "IslandStanding", "RangeKey", "Settlement", "settle"]
 
 RangeKey = tuple[int, int]
 """The first layer of a range, and the one behind its last."""
@@ -27,7 +27,7 @@ StageCut = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class IslandStanding:
     """Where a node stands: which island it is in, or is to be in, and what it holds."""
 
     order: tuple[str, ...] = ()
@@ -60,7 +60,7 @@ class Standing:
         ]
 
     @classmethod
-    def read(cls, summary: Summary) -> "Standing":
+    def read(cls, summary: Summary) -> "IslandStanding":
         """What a member has told; one that makes no sense, or that nobody could use, is nothing: for all alike."""
         try:
             return cls._read(summary)
@@ -68,7 +68,7 @@ class Standing:
             return cls()
 
     @classmethod
-    def _read(cls, summary: Summary) -> "Standing":
+    def _read(cls, summary: Summary) -> "IslandStanding":
         given = {str(key): value for key, value in summary}
         ranges = {}
         for key, value in given.items():
@@ -109,7 +109,7 @@ class Settlement:
     shards: dict[str, int]
     ranges: Exchanges
     """What exchanges are called, and who takes part: the owners of a range, or they and others who once were."""
-    standings: dict[str, Standing]
+    standings: dict[str, IslandStanding]
     """Where everybody stood before."""
 
     @classmethod
@@ -120,7 +120,7 @@ class Settlement:
             scopes={first: f"island {first}" for first in layout.islands},
             shards={first: place for place, first in enumerate(layout.islands)},
             ranges={(start, stop): (f"range {start}-{stop}", who) for start, stop, who in layout.ranges},
-            standings={machine.name: Standing() for machine in layout.survey.machines},
+            standings={machine.name: IslandStanding() for machine in layout.survey.machines},
         )
 
     def save(self) -> dict[str, Any]:
@@ -143,7 +143,7 @@ class Settlement:
             scopes={order[0]: scope for order, _, scope, _ in saved["islands"]},
             shards={order[0]: shard for order, _, _, shard in saved["islands"]},
             ranges={(start, stop): (scope, tuple(members)) for start, stop, scope, members in saved["ranges"]},
-            standings={machine.name: Standing() for machine in survey.machines},
+            standings={machine.name: IslandStanding() for machine in survey.machines},
         )
 
     @cached_property
@@ -155,10 +155,10 @@ class Settlement:
         seat = self.layout.seats.get(name)
         return self.layout.islands[seat.island] if seat else ()
 
-    def standing(self, name: str) -> Standing:
+    def standing(self, name: str) -> IslandStanding:
         """Where a node stands in it; what it has it says itself."""
         seat = self.layout.seats.get(name)
-        return Standing(
+        return IslandStanding(
             order=self.island_of(name),
             scope=self.scopes[seat.island] if seat else "",
             shard=self.shards[seat.island] if seat else -1,
@@ -183,7 +183,7 @@ class Settlement:
 
 
 def settle(
-    name: str, standings: dict[str, Standing], survey: Survey, settings: IslandSettings, shards: int
+    name: str, standings: dict[str, IslandStanding], survey: Survey, settings: IslandSettings, shards: int
 ) -> Settlement:
     """Who holds what among those who are here.
 
@@ -196,7 +196,7 @@ def settle(
     """
     survey = survey.with_facts({each: standing.facts for each, standing in standings.items() if standing.facts})
     places = {machine.name: place for place, machine in enumerate(survey.machines)}
-    whole: dict[tuple[str, ...], Standing] = {}
+    whole: dict[tuple[str, ...], IslandStanding] = {}
     for standing in standings.values():
         told = {standings[each].scope for each in standing.order if each in standings}
         here = all(each in standings and each in places for each in standing.order)

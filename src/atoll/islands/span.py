@@ -17,7 +17,7 @@ from atoll.training.parameters import Parameters
 from atoll.vectors import Vector
 from atoll.world.base import World
 
-__all__ = ["Held", "Layers", "SpanReplica", "fill", "forget", "layers_in", "tensors_of", "updates_in"]
+__all__ = ["Held", "Layers", "SpanReplica", "drop_gradients", "fill", "layers_in", "tensors_of", "updates_in"]
 
 
 @dataclass(slots=True, eq=False)
@@ -122,7 +122,7 @@ def tensors_of(layers: Layers) -> dict[str, torch.Tensor]:
     return tensors
 
 
-def forget(layers: Layers) -> None:
+def drop_gradients(layers: Layers) -> None:
     """Drops gradients that are there: of batches of before."""
     for held in layers.values():
         held.module.zero_grad()

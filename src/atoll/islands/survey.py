@@ -11,7 +11,7 @@ import networkx as nx
 import numpy as np
 
 from atoll.islands.cut import BACKWARD, FORWARD, Layer, Machine
-from atoll.islands.plan import Pairs
+from atoll.islands.plan import MachineLinks
 from atoll.network import Link, Network, Way
 from atoll.world.sim.physics import PACKET_BYTES, SEGMENT_BYTES, loss_limit
 
@@ -20,7 +20,7 @@ __all__ = ["survey"]
 
 def survey(
     network: Network, layers: Sequence[Layer], *, batch: int, memory_bytes: float = math.inf
-) -> tuple[tuple[Machine, ...], Pairs]:
+) -> tuple[tuple[Machine, ...], MachineLinks]:
     """Machines and pairs of a network.
 
     Args:
@@ -58,7 +58,7 @@ def survey(
             most = 8 * loss_limit(loss, 2 * latency[row, column])
             rate[row, column] = min(most, *rates) / 8 * SEGMENT_BYTES / PACKET_BYTES
             there[row, column] = math.prod(hop["there"] for hop in hops)
-    return machines, Pairs(latency, rate, there)
+    return machines, MachineLinks(latency, rate, there)
 
 
 def _latency_s(way: Way) -> float:

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from atoll.codecs import Codec
 
-__all__ = ["pack", "read_tensors", "unpack"]
+__all__ = ["pack_tensors", "read_tensors", "unpack_tensors"]
 
 
-def pack(values: Tensor, wire: Codec, key: int) -> dict[str, Tensor]:
+def pack_tensors(values: Tensor, wire: Codec, key: int) -> dict[str, Tensor]:
     """Values as they travel: numbers that are no fractions as they are, others as a codec writes them."""
     values = values.detach()
     if not values.is_floating_point():
@@ -22,8 +22,8 @@ def pack(values: Tensor, wire: Codec, key: int) -> dict[str, Tensor]:
     return {"coded": encoded.cpu(), "shape": torch.tensor(values.shape, dtype=torch.int64), "kind": kind}
 
 
-def unpack(tensors: dict[str, Tensor], wire: Codec, key: int) -> Tensor:
-    """What `pack` packed; `ValueError` if it is not that."""
+def unpack_tensors(tensors: dict[str, Tensor], wire: Codec, key: int) -> Tensor:
+    """What `pack_tensors` packed; `ValueError` if it is not that."""
     if "whole" in tensors:
         return tensors["whole"]
     shape = [int(size) for size in tensors["shape"]]

@@ -25,7 +25,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from atoll.membership.pace import Pace
+from atoll.membership.progress import Progress
 from atoll.membership.view import LONGEST_NAME, Guest, Summary, View, read_summary
 from atoll.trace import ViewChanged
 from atoll.world.base import Lane, Message, Spawn, World
@@ -95,7 +95,7 @@ class Group:
         self._answered = asyncio.Event()
         self._highest = 0, ""
         self._guest: Guest | None = None
-        self._pace: Pace | None = None
+        self._pace: Progress | None = None
         self._is_stuck = False
         self._spawn: Spawn | None = None
 
@@ -109,7 +109,7 @@ class Group:
                 that begins late is taken in after its first step.
         """
         self._spawn, self._guest = spawn, guest
-        self._pace = Pace(progress, self._world.now) if progress else None
+        self._pace = Progress(progress, self._world.now) if progress else None
         if self._others:
             spawn(hear(self._world, CHANNEL, lambda message: self._hear(message, **json.loads(message.head))))
             spawn(self._watch())

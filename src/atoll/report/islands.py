@@ -12,7 +12,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from atoll.islands import Costs, Island, Layer, Machine, Pairs, Plan, Terms
+from atoll.islands import Costs, Island, Layer, Machine, MachineLinks, Plan, Terms
 
 __all__ = ["draw_plan", "show_plan", "size"]
 
@@ -130,7 +130,7 @@ def _runner_up(best: Plan, other: Plan, machines: Sequence[Machine]) -> str:
     return f"Runner-up: {other.name} ({other.how}), {other.samples_a_second:.4g} samples a second, {by}: {reason}."
 
 
-def draw_plan(plan: Plan, machines: Sequence[Machine], pairs: Pairs, costs: Costs, path: Path) -> None:
+def draw_plan(plan: Plan, machines: Sequence[Machine], pairs: MachineLinks, costs: Costs, path: Path) -> None:
     """A picture of a plan: a row for each island, a box for each stage with its memory and how busy it is."""
     islands = plan.islands[:24]
     width = max(len(island.order) for island in islands)

@@ -19,7 +19,7 @@ _MOST_DRAWN = 40
 _MOST_ROWS = 24
 _BARS = "▁▂▃▄▅▆▇█"
 
-Place = tuple[float, float]
+Point = tuple[float, float]
 
 
 def list_networks(networks: Iterable[Network]) -> RenderableType:
@@ -72,7 +72,7 @@ def _is_chain(network: Network) -> bool:
     return not network.hubs and len(names) > 2 and pairs == {frozenset(pair) for pair in itertools.pairwise(names)}
 
 
-def _places(network: Network) -> dict[str, Place]:
+def _places(network: Network) -> dict[str, Point]:
     """A chain in a row; else hubs on an inner ring with their nodes around them, everybody else on an outer ring."""
     names = network.node_names
     if _is_chain(network):
@@ -103,11 +103,11 @@ def _angles(count: int) -> list[float]:
     return [2 * math.pi * index / count - math.pi / 2 for index in range(count)]
 
 
-def _on_ring(angle: float, radius: float) -> Place:
+def _on_ring(angle: float, radius: float) -> Point:
     return 0.5 + radius * math.cos(angle), 0.5 + radius * math.sin(angle)
 
 
-def _ring(names: Iterable[str], radius: float) -> dict[str, Place]:
+def _ring(names: Iterable[str], radius: float) -> dict[str, Point]:
     names = list(names)
     return {name: _on_ring(angle, radius) for name, angle in zip(names, _angles(len(names)), strict=True)}
 

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from atoll.report.results import Comparison, Row
-from atoll.report.runs import read_run
+from atoll.report.runs import load_run
 from atoll.report.timeline import new_figure, timelines
 from atoll.trace import Event, IslandsFormed
 
@@ -48,7 +48,7 @@ def write_page(comparison: Comparison, path: Path) -> None:
 def _run(row: Row) -> dict[str, Any]:
     """What happened to links and nodes in the first run of a strategy."""
     run = min(row.runs, key=lambda each: each.seed)
-    events = read_run(run.paths)
+    events = load_run(run.paths)
     figures = [_svg(figure) for figure in timelines(events, run.ended_s)]
     return {"strategy": row.strategy, "islands": _islands(events), "figures": figures}
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from atoll.errors import TraceError
 from atoll.report.failures import RunFailure, read_failures
-from atoll.report.runs import group_traces, read_run
+from atoll.report.runs import group_traces, load_run
 from atoll.trace import (
     DataUsed,
     Emulated,
@@ -78,7 +78,7 @@ def read_result(*paths: Path) -> RunResult | None:
     """The result of a finished run, from its trace, or from those of all nodes of a live run; `None` if the trace has
     no end.
     """
-    events = read_run(paths)
+    events = load_run(paths)
     if not events or not isinstance(events[-1], RunEnded):
         return None
     started = next((event for event in events if isinstance(event, RunStarted)), None)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from atoll.trace import Computed, Event, Exchanged, RunEnded, RunStarted, Tested, TrainingStarted, Waited, read_trace
 
-__all__ = ["group_traces", "read_run"]
+__all__ = ["group_traces", "load_run"]
 
 NOT_ENDED = "not ended"
 """The reason where none of a live run's nodes has left: they were killed, or still train."""
@@ -40,7 +40,7 @@ def _run_of(path: Path) -> Hashable:
     return path
 
 
-def read_run(paths: Sequence[Path]) -> list[Event]:
+def load_run(paths: Sequence[Path]) -> list[Event]:
     """The events of a run, in order, of all its files together.
 
     Of a live run, whose seats are many more than its nodes, the first event names those nodes alone that took part.

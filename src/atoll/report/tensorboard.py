@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from atoll.errors import needs_extra
-from atoll.report.runs import group_traces, read_run
+from atoll.report.runs import group_traces, load_run
 from atoll.trace import Computed, Event, Exchanged, Tested, Waited
 
 __all__ = ["write_scalars"]
@@ -47,7 +47,7 @@ def write_scalars(traces: list[Path], folder: Path) -> int:
     for paths in group_traces(traces):
         name = paths[0].stem if len(paths) == 1 else "live"
         nodes: dict[str, _Node] = {}
-        for event in read_run(paths):
+        for event in load_run(paths):
             if isinstance(event, Computed | Exchanged | Tested | Waited):
                 if event.node not in nodes:
                     nodes[event.node] = _Node(SummaryWriter(str(folder / name / event.node)))

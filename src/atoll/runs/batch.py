@@ -7,7 +7,7 @@ from pathlib import Path
 
 from atoll.config import RunConfig
 from atoll.jobs import do_all
-from atoll.runs.simulated import simulate
+from atoll.runs.simulated import simulate_run
 
 __all__ = ["run_all"]
 
@@ -33,7 +33,7 @@ def run_all(
     """
     folder.mkdir(parents=True, exist_ok=True)
     left = {config.file_name for config in configs}
-    runs = do_all(partial(simulate, trace_path=folder), configs, jobs=jobs, on_failure=on_failure)
+    runs = do_all(partial(simulate_run, trace_path=folder), configs, jobs=jobs, on_failure=on_failure)
     try:
         with closing(runs):
             for done in runs:

@@ -11,7 +11,7 @@ from atoll.islands.settings import parse_islands
 from atoll.strategies import parse_strategy
 from atoll.world.live.keys import Address
 
-__all__ = ["Card", "Machine"]
+__all__ = ["Card", "LocalMachine"]
 
 LARGEST_TEXT = 4096
 
@@ -34,7 +34,7 @@ class Card:
     def names(self) -> tuple[str, ...]:
         return tuple(f"n{place}" for place in range(self.seats))
 
-    def config(self, machine: "Machine") -> RunConfig:
+    def config(self, machine: "LocalMachine") -> RunConfig:
         """The run's configuration, on a machine."""
         return RunConfig(
             world="live",
@@ -76,7 +76,7 @@ class Card:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Machine:
+class LocalMachine:
     """What this machine brings."""
 
     data: Path | None

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from atoll.config import RunConfig
+from atoll.config import DEFAULT_LIMIT_S, RunConfig
 from atoll.errors import EmulationError
 from atoll.runs.emulated_node import settings_for
 from atoll.runs.verdict import Verdict
@@ -29,15 +29,13 @@ from atoll.trace import (
     WayMeasured,
     read_trace,
 )
-from atoll.training.parts import data_used, read_used
+from atoll.training.shares import data_used, read_used
 from atoll.world.emulate.supervisor import SWITCH_TRACE, Emulation, emulate
 from atoll.world.emulate.switch import SwitchStats
 
 __all__ = ["emulate_all", "is_valid", "run_emulated"]
 
 LOOK_EVERY_S = 0.2
-DEFAULT_LIMIT_S = 600.0
-"""Seconds of a run that nobody has given a limit."""
 NODE_TRACES = "node.*.jsonl"
 FOLLOWED = (
     Computed,

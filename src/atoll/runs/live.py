@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from atoll.errors import InvitationError
-from atoll.runs.card import Card, Machine
+from atoll.runs.card import Card, LocalMachine
 from atoll.runs.node import Kit, build_node, until_the_end
 from atoll.trace import Event, RunEnded, RunStarted
 from atoll.version import VERSION
@@ -25,7 +25,7 @@ from atoll.world.live.keys import Identity, Invitation
 from atoll.world.live.registry import KEY_IN_USE
 from atoll.world.live.world import LiveWorld
 
-__all__ = ["Card", "Machine", "Member", "begin_run", "join_run", "take_part"]
+__all__ = ["Card", "LocalMachine", "Member", "begin_run", "join_run", "take_part"]
 
 log = logging.getLogger("atoll")
 
@@ -44,7 +44,7 @@ class Member:
     """This machine's part in a run."""
 
     def __init__(
-        self, world: LiveWorld, card: Card, invitation: Invitation, machine: Machine, trace: Path | None
+        self, world: LiveWorld, card: Card, invitation: Invitation, machine: LocalMachine, trace: Path | None
     ) -> None:
         self.world = world
         self.card = card
@@ -104,7 +104,7 @@ class _Entrant:
 
     invitation: Invitation
     identity: Identity
-    machine: Machine
+    machine: LocalMachine
     watch: Callable[[Event], None]
     kept: KeyFile | None
     is_founder: bool = False
@@ -112,7 +112,7 @@ class _Entrant:
 
 
 @contextlib.asynccontextmanager
-async def begin_run(card: Card, machine: Machine, watch: Callable[[Event], None]) -> AsyncIterator[Member]:
+async def begin_run(card: Card, machine: LocalMachine, watch: Callable[[Event], None]) -> AsyncIterator[Member]:
     """Begins a run: this machine takes the first seat.  A machine that can be dialled and has a key file goes on with
     the run that it was in.
     """
@@ -141,7 +141,9 @@ async def begin_run(card: Card, machine: Machine, watch: Callable[[Event], None]
 
 
 @contextlib.asynccontextmanager
-async def join_run(invitation: Invitation, machine: Machine, watch: Callable[[Event], None]) -> AsyncIterator[Member]:
+async def join_run(
+    invitation: Invitation, machine: LocalMachine, watch: Callable[[Event], None]
+) -> AsyncIterator[Member]:
     """Joins a run: takes a seat that is free, and another one if somebody else has it after all."""
     with hold_key(machine.key) as kept:
         remembered = kept.recall() if kept else None
@@ -154,7 +156,7 @@ async def join_run(invitation: Invitation, machine: Machine, watch: Callable[[Ev
 @contextlib.asynccontextmanager
 async def _join(
     invitation: Invitation,
-    machine: Machine,
+    machine: LocalMachine,
     watch: Callable[[Event], None],
     kept: KeyFile | None,
     remembered: Remembered | None,
@@ -223,7 +225,7 @@ async def _settle(host: Host) -> str:
     return host.conflict
 
 
-def _key_in_use(machine: Machine, why: str) -> InvitationError:
+def _key_in_use(machine: LocalMachine, why: str) -> InvitationError:
     return InvitationError(
         f"key file {machine.key}: {why}: another machine takes part with a copy of it; "
         "name another file (--key) for this one"
@@ -231,7 +233,7 @@ def _key_in_use(machine: Machine, why: str) -> InvitationError:
 
 
 def take_part(
-    what: Card | Invitation, machine: Machine, watch: Callable[[Event], None]
+    what: Card | Invitation, machine: LocalMachine, watch: Callable[[Event], None]
 ) -> contextlib.AbstractAsyncContextManager[Member]:
     """Begins a run, or joins the one that an invitation is for."""
     return begin_run(what, machine, watch) if isinstance(what, Card) else join_run(what, machine, watch)

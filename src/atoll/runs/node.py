@@ -15,7 +15,6 @@ from typing import Any
 
 import safetensors.torch
 import torch
-from torch import nn
 
 from atoll.config import RunConfig
 from atoll.errors import CheckpointError, TaskError
@@ -25,21 +24,19 @@ from atoll.islands.live import Shelf, at_work, open_node
 from atoll.islands.node import IslandNode, Seated
 from atoll.islands.settlement import Settlement
 from atoll.state import Saved
-from atoll.strategies import Quantity
 from atoll.trace import Event, FinalTested
 from atoll.training.keeper import Keeper
 from atoll.training.loop import train
-from atoll.training.parts import Parts, examples_used
+from atoll.training.shares import Parts, examples_used
 from atoll.training.task import Examples, Task
 from atoll.training.tasks import load_task
-from atoll.vectors import Vector
 from atoll.world.base import World
 from atoll.world.faults import Fault
 from atoll.world.live.world import LiveWorld
 
-__all__ = ["Boundary", "Kit", "Node", "build_node", "check_device", "until_the_end"]
+__all__ = ["AfterStep", "Kit", "RunNode", "build_node", "check_device", "until_the_end"]
 
-Boundary = Callable[[Callable[[], Saved]], Awaitable[None] | None]
+AfterStep = Callable[[Callable[[], Saved]], Awaitable[None] | None]
 """Called after every step, with what gives the node's state at that moment; the next step waits for what it returns."""
 
 
@@ -67,7 +64,7 @@ class Kit:
     ) -> None:
         self.config = config
         self.task = (task or load_task(config.task, config.data)).to(check_device(config.device))
-        self.strategy = config.talk
+        self.strategy = config.parsed_strategy
         self.settings = config.island_settings
         if self.settings and layout is None and (facts or config.network):
             layout = lay_out(facts or config.links, self.task, self.settings, seed=config.seed)
@@ -82,7 +79,7 @@ class Kit:
         )
 
 
-class Node(abc.ABC):
+class RunNode(abc.ABC):
     """A node of a run."""
 
     def __init__(self, world: World, kit: Kit) -> None:
@@ -126,10 +123,10 @@ class Node(abc.ABC):
         """What the task tests at the end; `None` where it tests nothing, or this node has no whole model."""
 
 
-class ReplicaNode(Node):
+class ReplicaNode(RunNode):
     """A node that holds all of the model."""
 
-    def __init__(self, world: World, kit: Kit, *, at_boundary: Boundary | None, keeper: Keeper | None) -> None:
+    def __init__(self, world: World, kit: Kit, *, at_boundary: AfterStep | None, keeper: Keeper | None) -> None:
         super().__init__(world, kit)
         self.replica = kit.parts.replica(world)
         self._at_boundary = at_boundary or (keeper.at_boundary if keeper else None)
@@ -139,19 +136,6 @@ class ReplicaNode(Node):
     @property
     def size(self) -> int:
         return self.replica.size
-
-    @property
-    def model(self) -> nn.Module:
-        return self.replica.model
-
-    def read(self, quantity: Quantity) -> Vector:
-        return self.replica.read(quantity)
-
-    def write(self, quantity: Quantity, values: Vector) -> None:
-        self.replica.write(quantity, values)
-
-    def test(self) -> float:
-        return self.replica.test()
 
     def load(self, saved: Saved, *, anew: bool = False) -> None:
         self._resume = None if anew else saved
@@ -179,7 +163,7 @@ class ReplicaNode(Node):
         return task.test_finally(self.replica.model)
 
 
-class StageNode(Node):
+class StageNode(RunNode):
     """A node of an island, which holds some layers of the model.  Over real links it first finds out what its machine
     and its links are like.
     """
@@ -189,7 +173,7 @@ class StageNode(Node):
         world: World,
         kit: Kit,
         *,
-        at_boundary: Boundary | None,
+        at_boundary: AfterStep | None,
         seated: Seated,
         shelf: Shelf | None,
         memory: float | None,
@@ -253,11 +237,11 @@ def build_node(
     world: World,
     kit: Kit,
     *,
-    at_boundary: Boundary | None = None,
+    at_boundary: AfterStep | None = None,
     seated: Seated = lambda *_: None,
     keep: Path | None = None,
     memory: float | None = None,
-) -> Node:
+) -> RunNode:
     """One node of a run.
 
     Args:
@@ -280,7 +264,7 @@ def build_node(
     return node
 
 
-async def until_the_end(node: Node, *, steps: int | None = None, save: Path | None = None) -> None:
+async def until_the_end(node: RunNode, *, steps: int | None = None, save: Path | None = None) -> None:
     """Trains until cancelled, or for so many steps; then records what there is to say at the end."""
     try:
         await node.run(steps=steps, save=save)
@@ -290,7 +274,7 @@ async def until_the_end(node: Node, *, steps: int | None = None, save: Path | No
     await _close(node)
 
 
-async def _close(node: Node) -> None:
+async def _close(node: RunNode) -> None:
     for event in await node.closing():
         node.world.record(event)
 

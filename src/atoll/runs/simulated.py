@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from atoll.config import RunConfig
+from atoll.config import DEFAULT_LIMIT_S, RunConfig
 from atoll.errors import CheckpointError, TaskError
 from atoll.islands.assembly import Assembly
 from atoll.islands.layout import Layout
@@ -32,22 +32,23 @@ from atoll.trace import (
     read_trace,
 )
 from atoll.training.checkpoint import TRACE, forget, latest, read_run, write_run
-from atoll.training.parts import data_used
+from atoll.training.shares import data_used
 from atoll.training.task import Task
 from atoll.vectors import Vector
 from atoll.world import Simulation
 from atoll.world.base import World
 from atoll.world.sim.world import SimWorld
 
-__all__ = ["IDEAL_STRATEGY", "simulate"]
+__all__ = ["IDEAL_STRATEGY", "simulate_run"]
 
 IDEAL_STRATEGY = "allreduce:quantity=gradient"
 """What all are compared with, on perfect links: gradients averaged every step."""
-DEFAULT_LIMIT_S = 600.0
 """Virtual seconds of a run that nobody has given a limit."""
 
 
-def simulate(config: RunConfig, trace_path: Path, *, task: Task | None = None, layout: Layout | None = None) -> None:
+def simulate_run(
+    config: RunConfig, trace_path: Path, *, task: Task | None = None, layout: Layout | None = None
+) -> None:
     """Runs in the simulated world, until the target is reached by all, or by half long ago, or the limit.
 
     A run with checkpoints is one of several legs: every so often all nodes are stopped where they are, and go on from
@@ -131,7 +132,7 @@ def _run_leg(
                 world.record(event)
         has_begun = True
         if isinstance(node, ReplicaNode):
-            referee.replicas[world.name] = node
+            referee.replicas[world.name] = node.replica
             if world.now != begin_s:
                 states.pop(world.name, None)  # what it was before it crashed is gone
         if world.name in nodes:

@@ -15,20 +15,20 @@ from atoll.script.launch import Launch, parse_for_script
 from atoll.script.loader import Present
 from atoll.script.replica import ScriptReplica
 from atoll.script.stages import Batch, Stages
-from atoll.state import Saved, part, under
+from atoll.state import Saved, section, under
 from atoll.strategies import Quantity, Talk, parse_strategy
 from atoll.trace import Computed, Tested, TrainingStarted, finite_measure
 from atoll.world.base import Lane
 from atoll.world.live.thread import WorldThread
 
-__all__ = ["NO_TARGET", "Agent", "News"]
+__all__ = ["NO_TARGET", "Agent", "StepNews"]
 
 FIRST_MODEL = "first model"
 FIRST_MODEL_S = 120.0
 NO_TARGET = 1e9
 
 
-class News(NamedTuple):
+class StepNews(NamedTuple):
     """What all processes of a node must know."""
 
     changed: bool = False
@@ -94,12 +94,14 @@ class Agent:
     def uses_gradients(self) -> bool:
         return parse_strategy(self.strategy).uses_gradients
 
-    def news(self) -> "News":
+    def news(self) -> "StepNews":
         """What has changed since this was asked last."""
         replica = self._replica
         if replica is None:
-            return News(present=self.present)
-        told = News(replica.changed, replica.remembers_anew, self.present, replica.batch_factor, replica.global_step)
+            return StepNews(present=self.present)
+        told = StepNews(
+            replica.changed, replica.remembers_anew, self.present, replica.batch_factor, replica.global_step
+        )
         replica.changed = replica.remembers_anew = False
         return told
 
@@ -172,7 +174,7 @@ class Agent:
 
     def load(self, saved: Saved) -> None:
         if self._stages:
-            self._stages.load(part("stages", saved))
+            self._stages.load(section("stages", saved))
         else:
             self._thread.call(self._load(saved))
 
@@ -219,5 +221,5 @@ class Agent:
 
     async def _load(self, saved: Saved) -> None:
         assert self._replica is not None
-        self._replica.load(part("replica", saved))
-        self._talk.load(part("talk", saved))
+        self._replica.load(section("replica", saved))
+        self._talk.load(section("talk", saved))

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from atoll.errors import InvitationError
-from atoll.runs.live import Card, Machine, Member, take_part
+from atoll.runs.live import Card, LocalMachine, Member, take_part
 from atoll.script.agent import NO_TARGET, Agent
 from atoll.script.inside import Inside
 from atoll.script.launch import Launch, launched, parse_for_script
@@ -66,7 +66,7 @@ def join(
             address = (address[0], address[1] + inside.rank) if address and address[1] else address
             place = place / str(inside.rank) if place else None
             own = own.with_name(f"{own.name}.{inside.rank}") if own else None
-        machine = Machine(data=None, device="cpu", listen=address, public=[], out=place, key=own)
+        machine = LocalMachine(data=None, device="cpu", listen=address, public=[], out=place, key=own)
         if invitation is None:
             parse_for_script(strategy)
         begins = invitation is None and listen is not None
@@ -95,7 +95,7 @@ def _of_process(invitation: str, inside: Inside) -> str:
 
 def launch_member(
     what: Card | Invitation,
-    machine: Machine,
+    machine: LocalMachine,
     watch: Callable[[Event], None] = lambda _: None,
     *,
     lines: Lines | None = None,

@@ -11,7 +11,14 @@ from torch.optim import LBFGS, Optimizer
 
 from atoll.errors import CheckpointError, StrategyError
 from atoll.state import Saved, note, read_note
-from atoll.training.optimizer_state import put_settings, readable, remember, settings_of, what_is_remembered, writable
+from atoll.training.optimizer_state import (
+    optimizer_settings,
+    put_settings,
+    readable,
+    remember,
+    what_is_remembered,
+    writable,
+)
 
 __all__ = ["Optimizers", "as_module", "with_closure"]
 
@@ -85,7 +92,7 @@ class Optimizers:
             writable(dict(each.state_dict()), f"run.checkpoint: the state of {type(each).__name__}")
             for each in self._schedulers
         ]
-        return {"settings": note(settings_of(self.all)), "schedules": note(states)}
+        return {"settings": note(optimizer_settings(self.all)), "schedules": note(states)}
 
     def load(self, saved: Saved) -> None:
         if "settings" not in saved:  # of an earlier version

@@ -16,14 +16,14 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from atoll.errors import AtollError, CheckpointError, StrategyError
-from atoll.script.agent import Agent, News
+from atoll.script.agent import Agent, StepNews
 from atoll.script.inside import Inside
 from atoll.script.launch import Launch
 from atoll.script.loader import Present, Shard
 from atoll.script.optimizers import Optimizers, as_module, with_closure
 from atoll.script.signals import Leaving
 from atoll.script.stages import Stages
-from atoll.state import Saved, note, part, read_note, under
+from atoll.state import Saved, note, read_note, section, under
 from atoll.strategies import parse_strategy
 from atoll.training.checkpoint import read_node, write_node
 
@@ -62,7 +62,7 @@ class Run:
         self._shards: list[Shard] = []
         self._samples = 0
         self._is_computed = False
-        self._news = News()
+        self._news = StepNews()
         self._global_step = 0
         self._leaving = Leaving() if agent else None
         atexit.register(self.close)
@@ -205,8 +205,8 @@ class Run:
             if self._agent:
                 self._agent.load(saved)
             else:  # the model is told by who speaks; optimisers are each process's own, and must stay alike
-                self._optimizers.remember(part("replica/optimizer", saved))
-            self._optimizers.load(part("script", saved))
+                self._optimizers.remember(section("replica/optimizer", saved))
+            self._optimizers.load(section("script", saved))
         except CheckpointError as error:
             raise CheckpointError(f"{own}: {error}") from None
         self.steps, before = (
@@ -332,7 +332,7 @@ class Run:
             changed, anew, here, factor, step = self._news
             told = self._inside.tell([changed, anew, here.rank, here.count, factor, step])
             present = Present(int(told[2]), int(told[3]))
-            self._news = News(bool(told[0]), bool(told[1]), present, told[4], int(told[5]))
+            self._news = StepNews(bool(told[0]), bool(told[1]), present, told[4], int(told[5]))
             if not self._sharded:
                 self._follow(tensors)
         if self._optimizers and self._news.global_step > self._global_step:

@@ -27,7 +27,7 @@ import torch
 
 from atoll.codecs import Codec
 from atoll.collectives import Body, Lengths
-from atoll.state import Saved, note, part, read_note, under
+from atoll.state import Saved, note, read_note, section, under
 from atoll.strategies.changes import (
     ACKNOWLEDGEMENT,
     ASK,
@@ -231,9 +231,9 @@ class DeltaTalk(Talk):
     def load(self, saved: Saved) -> None:
         self._changed, self._base, self._is_new = saved["changed"], saved["base"], False
         self._before = self._replica.read(Quantity.PARAMETERS)
-        told, known = part("told", saved), read_note(saved["known"])
+        told, known = section("told", saved), read_note(saved["known"])
         self._origin = known["origin"][0], known["origin"][1]
-        self._theirs = dict(part("theirs", saved))
+        self._theirs = dict(section("theirs", saved))
         for name in self._clocks:  # who is not among them is told everything
             self._told[name] = told.get(name, np.zeros_like(self._changed))
             self._clocks[name] = known["clocks"].get(name, 0)

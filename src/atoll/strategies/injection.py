@@ -8,7 +8,7 @@ messages and are learned from when they arrive; a peer that cannot be reached ge
 from dataclasses import dataclass
 
 from atoll.errors import ExamplesRefused
-from atoll.state import Saved, part, under
+from atoll.state import Saved, section, under
 from atoll.strategies.replica import Replica
 from atoll.strategies.talk import Spawn, Strategy, Talk
 from atoll.trace import ContributionRefused
@@ -126,4 +126,4 @@ class TogetherTalk(Talk):
 
     def load(self, saved: Saved) -> None:
         for place, talk in enumerate(self._talks):
-            talk.load(part(str(place), saved))
+            talk.load(section(str(place), saved))

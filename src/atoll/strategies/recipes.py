@@ -13,7 +13,7 @@ from atoll.codecs.transform import Cosine
 from atoll.collectives.flexible import Flexible
 from atoll.collectives.lowrank import LowRankSum
 from atoll.collectives.reduce import Coded
-from atoll.settings import Count, Range
+from atoll.settings import Count, NumberRange
 from atoll.strategies.deltas import Deltas
 from atoll.strategies.injection import Injection, Together
 from atoll.strategies.parts.ahead import Blend, Consensus, FirstSteps
@@ -27,7 +27,7 @@ from atoll.strategies.pushes import Pushes
 from atoll.strategies.replica import Quantity
 from atoll.strategies.rounds import Meeting, Rounds
 from atoll.strategies.rules import GradientChange, ModelDrift
-from atoll.strategies.shared import Carried, Encoded, Late, Means, Momentum, Pace, Seconds, Share
+from atoll.strategies.shared import Carried, Encoded, Late, Means, Momentum, Pacing, Seconds, Share
 from atoll.strategies.spec import recipe
 from atoll.strategies.talk import Silence, Strategy
 from atoll.vectors import Vector
@@ -70,7 +70,7 @@ def allreduce(
     carried: Carried,
     means: Means,
     late: Late,
-    pace: Pace,
+    pace: Pacing,
     *,
     every: Count = 1,
     quantity: Literal["parameters", "gradient"] = "parameters",
@@ -97,7 +97,7 @@ def diloco(
     carried: Carried,
     means: Means,
     late: Late,
-    pace: Pace,
+    pace: Pacing,
     *,
     every: Count = 16,
     rate: float = 0.7,
@@ -130,7 +130,7 @@ def vrl(
     every: Count = 2,
     rate: float = 1.0,
     momentum: Momentum = 0.0,
-    warmup: Annotated[int, Range(0)] = 0,
+    warmup: Annotated[int, NumberRange(0)] = 0,
 ) -> Strategy:
     """All nodes average when the slowest has done so many steps; meanwhile each corrects its steps for its own drift.
 
@@ -176,7 +176,9 @@ def gossip(
 
 
 @recipe
-def ssp(*, bound: Annotated[int, Range(0)] = 4, every: Count = 1, rate: float = 1.0, codec: Encoded = None) -> Strategy:
+def ssp(
+    *, bound: Annotated[int, NumberRange(0)] = 4, every: Count = 1, rate: float = 1.0, codec: Encoded = None
+) -> Strategy:
     """Everybody tells everybody its changes as they come; nobody runs more than `bound` steps ahead of the slowest.
 
     Rule: x = x₀ + η Σ(all changes that have arrived)/N, with η `rate`; with `bound` 0 nobody waits.
@@ -233,7 +235,7 @@ def fda(
     *,
     estimate: Literal["linear", "sketch", "naive"] = "linear",
     theta: float = 0.0,
-    share: Annotated[float, Range(0.01, 1)] = 0.2,
+    share: Annotated[float, NumberRange(0.01, 1)] = 0.2,
 ) -> Strategy:
     """All nodes average when their models have drifted apart; else they train on their own.
 

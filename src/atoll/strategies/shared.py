@@ -9,17 +9,17 @@ from atoll.codecs import CODECS, Codec, parse_codec, write_codec
 from atoll.collectives import COLLECTIVES
 from atoll.collectives.reduce import Coded, Plain, Reduction
 from atoll.collectives.robust import Robust
-from atoll.settings import OneOf, Range, Read
+from atoll.settings import NumberRange, OneOf, Read
 from atoll.strategies.parts.ahead import Ahead, OwnSteps, SharedSteps
 from atoll.strategies.parts.merge import ByWork, Mean, Weight
 from atoll.strategies.parts.part import Part, part
 from atoll.strategies.parts.when import Every, Paced, When
 
-__all__ = ["Carried", "Encoded", "Late", "Means", "Momentum", "Pace", "Seconds", "Share"]
+__all__ = ["Carried", "Encoded", "Late", "Means", "Momentum", "Pacing", "Seconds", "Share"]
 
-Share = Annotated[float, Range(0, 1)]
-Momentum = Annotated[float, Range(0, 0.999)]
-Seconds = Annotated[float, Range(0.1)]
+Share = Annotated[float, NumberRange(0, 1)]
+Momentum = Annotated[float, NumberRange(0, 0.999)]
+Seconds = Annotated[float, NumberRange(0.1)]
 Encoded = Annotated[Codec | None, Read(parse_codec, "a codec: " + ", ".join(CODECS), write_codec)]
 
 
@@ -63,7 +63,7 @@ class Means:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Pace:
+class Pacing:
     """Whether quick nodes do more steps instead of waiting for the slowest."""
 
     paced: bool = False

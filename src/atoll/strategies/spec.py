@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from atoll.errors import StrategyError, nearest
+from atoll.plugins import load_plugins
 from atoll.settings import Setting, parse_settings, settings_of, write_settings
 from atoll.strategies.replica import Replica
 from atoll.strategies.talk import Strategy, Talk
@@ -96,6 +97,8 @@ def parse_strategy(text: str) -> Named:
     'allreduce:via=ring'
     """
     name, _, rest = text.partition(":")
+    if name not in RECIPES:
+        load_plugins()
     found = RECIPES.get(name)
     if found is None:
         raise StrategyError(f"there is no strategy {name!r}; {nearest(name, RECIPES)}")

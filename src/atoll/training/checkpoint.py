@@ -21,15 +21,15 @@ import safetensors.numpy
 from atoll.errors import CheckpointError
 from atoll.state import Saved, note, read_note
 
-__all__ = ["TRACE", "Identity", "forget", "latest", "read_node", "read_run", "write_node", "write_run"]
+__all__ = ["TRACE", "RunIdentity", "forget", "latest", "read_node", "read_run", "write_node", "write_run"]
 
 FORMAT = 1
 RUN, TRACE = "run.safetensors", "trace.jsonl"
-Identity = dict[str, Any]
+RunIdentity = dict[str, Any]
 """What must be the same for a checkpoint to fit: the task, the strategy, the nodes, …"""
 
 
-def write_node(path: Path, saved: Saved, identity: Identity) -> None:
+def write_node(path: Path, saved: Saved, identity: RunIdentity) -> None:
     """Writes one node's state."""
     arrays = {name: np.ascontiguousarray(values) for name, values in saved.items()}
     about = json.dumps(identity, sort_keys=True)
@@ -47,7 +47,7 @@ def write_node(path: Path, saved: Saved, identity: Identity) -> None:
         raise
 
 
-def read_node(path: Path, identity: Identity) -> Saved:
+def read_node(path: Path, identity: RunIdentity) -> Saved:
     """Reads one node's state.
 
     Raises:
@@ -78,7 +78,9 @@ def read_node(path: Path, identity: Identity) -> Saved:
     return arrays
 
 
-def write_run(folder: Path, at: float, nodes: dict[str, Saved], run: Saved, identity: Identity, *, trace: Path) -> None:
+def write_run(
+    folder: Path, at: float, nodes: dict[str, Saved], run: Saved, identity: RunIdentity, *, trace: Path
+) -> None:
     """Writes what all nodes are at one time, what is known of the run as a whole, and its trace so far."""
     folder.mkdir(parents=True, exist_ok=True)
     beside, place = folder / ".part", folder / f"{at:012.3f}"
@@ -111,7 +113,7 @@ def latest(folder: Path) -> Path:
     return max(found, key=lambda each: float(each.name))
 
 
-def read_run(place: Path, names: tuple[str, ...], identity: Identity) -> tuple[float, dict[str, Saved], Saved]:
+def read_run(place: Path, names: tuple[str, ...], identity: RunIdentity) -> tuple[float, dict[str, Saved], Saved]:
     """When it was, what the nodes were that were there, and what is known of the run as a whole."""
     run = read_node(place / RUN, identity)
     for name, digest in read_note(run["files"]).items():

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from atoll.state import Saved
-from atoll.training.checkpoint import Identity, read_node, write_node
+from atoll.training.checkpoint import RunIdentity, read_node, write_node
 from atoll.world.base import World
 
 __all__ = ["KEEP_EVERY_S", "Keeper"]
@@ -30,7 +30,7 @@ class Keeper:
         world: the node's.
     """
 
-    def __init__(self, path: Path, identity: Identity, world: World) -> None:
+    def __init__(self, path: Path, identity: RunIdentity, world: World) -> None:
         self._path = path
         self._identity = identity
         self._world = world

@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Iterator
 
 from atoll.errors import CheckpointError
-from atoll.state import Saved, note, part, read_note, under
+from atoll.state import Saved, note, read_note, section, under
 from atoll.strategies import Strategy
 from atoll.trace import Tested
 from atoll.training.drive import Background, Local, drive
@@ -44,7 +44,7 @@ async def train(
     talk = strategy.start(replica)
     if resume:
         with _fitting():
-            replica.load(part("replica", resume))
+            replica.load(section("replica", resume))
     tested_at = 0
 
     def save() -> Saved:
@@ -64,7 +64,7 @@ async def train(
         talk.start(background)
         if resume:
             with _fitting():
-                talk.load(part("talk", resume))
+                talk.load(section("talk", resume))
                 tested_at = int(read_note(resume["tested at"]))
         await drive(
             Local(replica), talk, background, goes_on=lambda: steps is None or replica.steps < steps, boundary=boundary

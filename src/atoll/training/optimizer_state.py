@@ -14,7 +14,7 @@ from atoll.errors import CheckpointError
 from atoll.state import Saved
 from atoll.training.parameters import local
 
-__all__ = ["as_array", "put_settings", "readable", "remember", "settings_of", "what_is_remembered", "writable"]
+__all__ = ["as_array", "optimizer_settings", "put_settings", "readable", "remember", "what_is_remembered", "writable"]
 
 OF_THE_MACHINE = {"params", "foreach", "fused", "capturable", "differentiable"}
 """What a group of parameters says about the machine that it is on, not about learning."""
@@ -48,7 +48,7 @@ def remember(optimizers: Sequence[Optimizer], memory: Saved) -> None:
         optimizer.load_state_dict({"state": spread, "param_groups": groups})
 
 
-def settings_of(optimizers: Sequence[Optimizer]) -> list[list[dict[str, Any]]]:
+def optimizer_settings(optimizers: Sequence[Optimizer]) -> list[list[dict[str, Any]]]:
     """What the groups of each optimiser say about learning (`lr`, `initial_lr`, `betas`, …), for JSON.
 
     What JSON has no word for, as a function, is the script's own to say.
@@ -57,7 +57,7 @@ def settings_of(optimizers: Sequence[Optimizer]) -> list[list[dict[str, Any]]]:
 
 
 def put_settings(optimizers: Sequence[Optimizer], settings: list[list[dict[str, Any]]]) -> None:
-    """Restores what `settings_of` gave.
+    """Restores what `optimizer_settings` gave.
 
     Raises:
         CheckpointError: there are other optimisers here, or other groups.

@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from atoll.errors import CheckpointError
 from atoll.membership import Group
-from atoll.state import Saved, note, part, read_note, under
+from atoll.state import Saved, note, read_note, section, under
 from atoll.strategies import Quantity, Work
 from atoll.training.optimizer_state import as_array, remember, what_is_remembered
 from atoll.training.parameters import Parameters, local
@@ -105,13 +105,13 @@ class OwnReplica(abc.ABC):
         }
 
     def load(self, saved: Saved) -> None:
-        values = part("model", saved)
+        values = section("model", saved)
         self._refuse_another_model(values)
         with torch.no_grad():
             for name, tensor in self.model.state_dict().items():
                 here = local(tensor)
                 here.copy_(torch.from_numpy(values[name]).view(here.shape))
-        remember(self.optimizers, part("optimizer", saved))
+        remember(self.optimizers, section("optimizer", saved))
         self._include_all(saved["work"])
         self.steps = int(read_note(saved["steps"]))
         self._steps_before = int(read_note(saved["steps before"])) if "steps before" in saved else 0

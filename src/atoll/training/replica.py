@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from atoll.errors import ExamplesRefused
 from atoll.seeds import derive
-from atoll.state import Saved, part, under
+from atoll.state import Saved, section, under
 from atoll.strategies import Work
 from atoll.trace import EpochEnded, finite_measure
 from atoll.training.batches import Batches, Epoch
@@ -164,7 +164,7 @@ class TrainedReplica(OwnReplica):
     def load(self, saved: Saved) -> None:
         super().load(saved)
         self._losses.extend(torch.from_numpy(saved["losses"]))
-        self._batches.load(part("batches", saved))
+        self._batches.load(section("batches", saved))
 
     def _epoch_is_done(self, epoch: Epoch) -> None:
         world = self.world

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll.errors import FrameError
-from atoll.world.live.fields import MOST_ADDRESSES, Fields, parse_addresses, readable
+from atoll.world.live.fields import MOST_ADDRESSES, Fields, parse_addresses, printable
 
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -85,4 +85,4 @@ def test_an_address_that_is_none(wrong: object) -> None:
 
 
 def test_a_log_line_stays_one_line() -> None:
-    assert readable("a\nb\x1b[2J" + "c" * 100, 10) == "a?b?[2Jccc…"
+    assert printable("a\nb\x1b[2J" + "c" * 100, 10) == "a?b?[2Jccc…"

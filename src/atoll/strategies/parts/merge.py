@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 
-MERGES = 256
+MERGES_KEPT = 256
 """How many merges a node remembers the time of."""
 
 
@@ -99,7 +99,7 @@ class Own:
     def __init__(self, remembers: int) -> None:
         self.mass = 1.0
         self._past: deque[tuple[float, Vector]] = deque(maxlen=remembers)
-        self._merged_s: deque[float] = deque(maxlen=MERGES)
+        self._merged_s: deque[float] = deque(maxlen=MERGES_KEPT)
 
     def merged(self, now: float, arrivals: int) -> None:
         """So many arrivals have changed the model."""

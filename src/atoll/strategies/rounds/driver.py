@@ -25,13 +25,13 @@ from atoll.collectives import Judge, Round
 from atoll.collectives.judge import FAR_OUT_APART
 from atoll.collectives.reduce import Reduced, fitting
 from atoll.membership import GRACE_S, Summary
-from atoll.state import Saved, part, under
+from atoll.state import Saved, section, under
 from atoll.strategies.parts.correction import Uncorrected
 from atoll.strategies.replica import Quantity, Replica
 from atoll.strategies.rounds.choice import Choice
+from atoll.strategies.rounds.composition import RoundParts
 from atoll.strategies.rounds.fragment import Fragment
 from atoll.strategies.rounds.outcome import Averaged, Outcome, Pending
-from atoll.strategies.rounds.parts import RoundParts
 from atoll.strategies.rounds.trailer import Trailer
 from atoll.strategies.talk import Spawn
 from atoll.trace import ContributionRefused, Exchanged, Waited
@@ -181,7 +181,7 @@ class Driver:
 
     def load(self, saved: Saved) -> None:
         for place, fragment in enumerate(self.fragments):
-            fragment.load(part(f"fragment {place}", saved))
+            fragment.load(section(f"fragment {place}", saved))
 
     def results(self) -> Summary:
         """Digests of what the last rounds of all came to."""

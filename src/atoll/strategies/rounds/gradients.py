@@ -7,15 +7,15 @@ from dataclasses import replace
 import numpy as np
 
 from atoll.collectives.judge import FAR_OUT_GRADIENT
-from atoll.state import Saved, part, under
+from atoll.state import Saved, section, under
 from atoll.strategies.parts.part import part as made
 from atoll.strategies.parts.when import AfterAView
 from atoll.strategies.replica import Quantity, Replica
+from atoll.strategies.rounds.composition import Meeting, RoundParts
 from atoll.strategies.rounds.driver import LEAST_WAIT_S, Driver
 from atoll.strategies.rounds.fragment import Fragment
 from atoll.strategies.rounds.models import ModelRounds
 from atoll.strategies.rounds.outcome import Outcome, Pending
-from atoll.strategies.rounds.parts import Meeting, RoundParts
 from atoll.strategies.talk import Spawn, Talk
 from atoll.vectors import Vector, all_finite, digest
 
@@ -66,7 +66,7 @@ class GradientRounds(Talk):
         return under("models", self._models.save()) | self._driver.save()
 
     def load(self, saved: Saved) -> None:
-        self._models.load(part("models", saved))
+        self._models.load(section("models", saved))
         self._driver.load(saved)
 
     def _collect(self) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from atoll.membership import Summary
-from atoll.state import Saved, note, part, read_note
+from atoll.state import Saved, note, read_note, section
 from atoll.strategies.replica import MOST_WORK, Work
 from atoll.vectors import Vector
 
@@ -203,7 +203,7 @@ class Lineage:
         names = [_agreement(each) for each in read_note(saved["agreements"])]
         held: dict[Agreement, list[Vector]] = {}
         for place, name in enumerate(names):
-            vectors = part(str(place), saved)
+            vectors = section(str(place), saved)
             held[name] = [vectors[str(number)] for number in range(len(vectors))]
         self._held = held
         self._ends = [_agreement(each) for each in read_note(saved["ends"])]

@@ -17,15 +17,15 @@ import numpy as np
 
 from atoll.collectives.judge import FAR_OUT
 from atoll.membership import Summary, View
-from atoll.state import Saved, part, under
+from atoll.state import Saved, section, under
 from atoll.strategies.parts.ahead import Steps
 from atoll.strategies.replica import Quantity, Replica
+from atoll.strategies.rounds.composition import RoundParts
 from atoll.strategies.rounds.driver import FIRST_WAIT_S, Driver
 from atoll.strategies.rounds.fragment import Fragment
 from atoll.strategies.rounds.handover import Handover
 from atoll.strategies.rounds.lineage import START, Lineage, Standing, common_agreement
 from atoll.strategies.rounds.outcome import Outcome, Pending
-from atoll.strategies.rounds.parts import RoundParts
 from atoll.strategies.talk import Spawn, Talk
 from atoll.trace import Joined
 from atoll.vectors import Vector, all_finite, digest
@@ -108,7 +108,7 @@ class ModelRounds(Talk):
         return under("lineage", self._lineage.save()) | self._driver.save()
 
     def load(self, saved: Saved) -> None:
-        self._lineage.load(part("lineage", saved))
+        self._lineage.load(section("lineage", saved))
         self._driver.begin_from(self._lineage.held)
         self._driver.load(saved)
 

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from atoll.strategies.replica import Quantity, Replica
+from atoll.strategies.rounds.composition import RoundParts
 from atoll.strategies.rounds.gradients import GradientRounds
 from atoll.strategies.rounds.models import ModelRounds
-from atoll.strategies.rounds.parts import RoundParts
 from atoll.strategies.talk import Strategy, Talk
 
 __all__ = ["Rounds"]

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from atoll.errors import TaskError, nearest
+from atoll.plugins import load_plugins
 from atoll.training.task import Task
 from atoll.training.taskcheck import check_task
 from atoll.training.tasks.registry import TASKS
@@ -22,6 +23,8 @@ def load_task(name: str, data: Path | None = None) -> Task:
         task = _users_own(name)
         check_task(task)
         return task
+    if name not in TASKS:
+        load_plugins()
     if name not in TASKS:
         raise TaskError(f"there is no task {name!r}; {nearest(name, TASKS)} (or module:object for your own)")
     return TASKS[name].load(data)

@@ -10,7 +10,7 @@ from atoll.training.task import Task
 
 __all__ = ["TASKS", "BuiltIn", "built_in"]
 
-Make = TypeVar("Make", bound=Callable[..., Task])
+TaskMaker = TypeVar("TaskMaker", bound=Callable[..., Task])
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class BuiltIn:
 TASKS: dict[str, BuiltIn] = {}
 
 
-def built_in(name: str, *, needs_data: bool = False) -> Callable[[Make], Make]:
+def built_in(name: str, *, needs_data: bool = False) -> Callable[[TaskMaker], TaskMaker]:
     """Makes a function the task of a name.
 
     Args:
@@ -41,7 +41,7 @@ def built_in(name: str, *, needs_data: bool = False) -> Callable[[Make], Make]:
         needs_data: whether the function is given the folder of its data.
     """
 
-    def register(make: Make) -> Make:
+    def register(make: TaskMaker) -> TaskMaker:
         TASKS[name] = BuiltIn(name, make, needs_data)
         return make
 

@@ -6,7 +6,7 @@ from typing import Any
 from atoll.errors import FrameError
 from atoll.world.live.keys import Address
 
-__all__ = ["LARGEST_HOST", "MOST_ADDRESSES", "Fields", "parse_addresses", "readable"]
+__all__ = ["LARGEST_HOST", "MOST_ADDRESSES", "Fields", "parse_addresses", "printable"]
 
 MOST_ADDRESSES = 8
 LARGEST_HOST = 253
@@ -63,21 +63,21 @@ class Fields:
         return float(value)
 
     def _wrong(self, key: str, expected: str, value: Any = None) -> FrameError:
-        said = readable(repr(self._found.get(key) if value is None else value), _SAID)
+        said = printable(repr(self._found.get(key) if value is None else value), _SAID)
         return FrameError(f"malformed {self._what}: {key} is {said}: expected {expected}")
 
 
 def parse_addresses(found: Any, what: str) -> list[Address]:
     """Where a peer says that a node listens: `[[host, port], …]`, of which the first few count."""
     if not isinstance(found, list):
-        raise FrameError(f"{what}: expected a list of addresses, not {readable(repr(found), _SAID)}")
+        raise FrameError(f"{what}: expected a list of addresses, not {printable(repr(found), _SAID)}")
     addresses = []
     for each in found[:MOST_ADDRESSES]:
         host, port = each if isinstance(each, list) and len(each) == 2 else (None, None)
         if not isinstance(host, str) or not 0 < len(host) <= LARGEST_HOST or not _is_plain(host):
-            raise FrameError(f"{what}: invalid address {readable(repr(each), _SAID)}")
+            raise FrameError(f"{what}: invalid address {printable(repr(each), _SAID)}")
         if type(port) is not int or not 0 < port < 65536:
-            raise FrameError(f"{what}: invalid port in {readable(repr(each), _SAID)}")
+            raise FrameError(f"{what}: invalid port in {printable(repr(each), _SAID)}")
         addresses.append((host, port))
     return addresses
 
@@ -86,7 +86,7 @@ def _is_plain(host: str) -> bool:
     return host.isascii() and host.isprintable() and " " not in host
 
 
-def readable(text: str, most: int) -> str:
+def printable(text: str, most: int) -> str:
     """A peer's text for a log line: on one line, and not too long."""
     plain = "".join(c if c.isprintable() else "?" for c in text[: most + 1])
     return plain if len(plain) <= most else plain[:most] + "…"

@@ -20,7 +20,7 @@ from atoll.world.base import Lane, Message
 from atoll.world.live.carrier import Carrier
 from atoll.world.live.complaints import Complaints
 from atoll.world.live.dialer import DIAL_EVERY_S, Dialer
-from atoll.world.live.fields import MOST_ADDRESSES, readable
+from atoll.world.live.fields import MOST_ADDRESSES, printable
 from atoll.world.live.frames import Kind, parse_json, read_reason
 from atoll.world.live.hello import Hello
 from atoll.world.live.keys import Address, Identity, Invitation
@@ -193,7 +193,7 @@ class Host:
             raise FrameError("a node of another run")
         session = self.sessions.get(hello.name)
         if session is None:
-            raise FrameError(f"there is no place for a node called {readable(repr(hello.name), 64)} in this run")
+            raise FrameError(f"there is no place for a node called {printable(repr(hello.name), 64)} in this run")
         if identity is not None and identity != hello.id:
             raise FrameError(f"{hello.name} shows another key than it has")
         why = self._why_not(session, carrier, hello)
@@ -265,7 +265,7 @@ class Host:
             raise FrameError(f"a hello that is answered with {head.kind.name}")
         hello = Hello.parse(parse_json(payload))
         if hello.name != session.name or hello.run != self.run_id or (identity is not None and identity != hello.id):
-            raise FrameError(f"a node that is not {session.name}, but {readable(repr(hello.name), 64)}")
+            raise FrameError(f"a node that is not {session.name}, but {printable(repr(hello.name), 64)}")
         holder = self._holder(session, hello)
         if holder:
             await carrier.send(Kind.REFUSE, payload=[holder.encode()])

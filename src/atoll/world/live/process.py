@@ -114,7 +114,7 @@ async def open_world(file: NodeFile) -> AsyncIterator[tuple[LiveWorld, Callable[
             await world.close()
 
 
-async def run_node(file: NodeFile) -> None:
+async def run_program(file: NodeFile) -> None:
     module, _, function = file.program.partition(":")
     program = getattr(importlib.import_module(module), function)
     async with open_world(file) as (world, begin):
@@ -134,4 +134,4 @@ async def _wait_for_all(world: LiveWorld) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(run_node(NodeFile.read(Path(sys.argv[1]))))
+    asyncio.run(run_program(NodeFile.read(Path(sys.argv[1]))))

@@ -20,7 +20,7 @@ from atoll.world.sim.loop import VirtualLoop
 from atoll.world.sim.physics import Physics
 from atoll.world.sim.reach import Reach
 
-__all__ = ["Flight", "Order", "SimPeer", "Simulated"]
+__all__ = ["Flight", "Order", "SimPeer", "SimulationView"]
 
 
 class Order:
@@ -61,7 +61,7 @@ class Door(Protocol):
     def name(self) -> str: ...
 
     @property
-    def simulation(self) -> "Simulated": ...
+    def simulation(self) -> "SimulationView": ...
 
     def peer(self, name: str) -> "SimPeer": ...
 
@@ -74,7 +74,7 @@ class Door(Protocol):
     async def receive_from(self, sender: str | None, channel: str) -> Message: ...
 
 
-class Simulated(Protocol):
+class SimulationView(Protocol):
     """What nodes ask of their simulation."""
 
     seed: int
@@ -310,7 +310,7 @@ class Flight:
         self.left_by: list[SimPeer] = []
         """Which peers' own links it has left over."""
 
-    def land(self, simulation: Simulated) -> None:
+    def land(self, simulation: SimulationView) -> None:
         self.arrived = True
         for peer in self.left_by:
             simulation.aloft.pop((peer, self), None)

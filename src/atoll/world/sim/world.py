@@ -15,7 +15,7 @@ from atoll.trace import Computed, Event
 from atoll.world.base import Lane, Message, World
 from atoll.world.hearing import refuse
 from atoll.world.inbox import Mailboxes, Waiter
-from atoll.world.sim.peer import Order, SimPeer, Simulated
+from atoll.world.sim.peer import Order, SimPeer, SimulationView
 
 __all__ = ["SimWorld"]
 
@@ -27,7 +27,7 @@ class Gate:
 
     __slots__ = ("_shut", "_simulation")
 
-    def __init__(self, simulation: Simulated) -> None:
+    def __init__(self, simulation: SimulationView) -> None:
         self._simulation = simulation
         self._shut: asyncio.Future[None] | None = None
 
@@ -62,7 +62,7 @@ class SimWorld(World):
         "slowness",
     )
 
-    def __init__(self, simulation: Simulated, node: Node) -> None:
+    def __init__(self, simulation: SimulationView, node: Node) -> None:
         self.simulation = simulation
         self._node = node
         self._mailboxes = Mailboxes(self._standing_still, lambda message: refuse(self, message))

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable
 from statistics import median
 
-__all__ = ["Pace"]
+__all__ = ["Progress"]
 
 STUCK_S = 10.0
 """How long training may stand still, unless its steps take long, before a node says that it is away."""
@@ -15,7 +15,7 @@ REMEMBERED = 16
 """By how many steps it is judged."""
 
 
-class Pace:
+class Progress:
     """Whether a node's training moves, by how often it has moved before.
 
     Args:

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from atoll.training import Task, load_task
-from atoll.training.parts import Parts, Tester, data_used, examples_used, read_used
+from atoll.training.shares import Parts, Tester, data_used, examples_used, read_used
 
 TASK = load_task("digits").to("cpu")
 

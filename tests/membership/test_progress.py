@@ -1,9 +1,9 @@
-from atoll.membership.pace import FIRST_STEP_S, STUCK_S, STUCK_STEPS, Pace
+from atoll.membership.progress import FIRST_STEP_S, STUCK_S, STUCK_STEPS, Progress
 
 
 def test_training_that_stands_still_is_noticed() -> None:
     steps = [0]
-    pace = Pace(lambda: steps[0], 0.0)
+    pace = Progress(lambda: steps[0], 0.0)
     before = pace.has_begun
     assert not pace.is_stuck(FIRST_STEP_S - 1), "the first step may take long"
     steps[0] = 1
@@ -17,7 +17,7 @@ def test_training_that_stands_still_is_noticed() -> None:
 
 def test_slow_steps_are_waited_for() -> None:
     steps = [0]
-    pace = Pace(lambda: steps[0], 0.0)
+    pace = Progress(lambda: steps[0], 0.0)
     for step in range(1, 6):
         steps[0] = step
         assert not pace.is_stuck(10.0 * step)
@@ -27,7 +27,7 @@ def test_slow_steps_are_waited_for() -> None:
 
 def test_who_waits_for_an_exchange_stands_still_on_purpose() -> None:
     steps = [1]
-    pace = Pace(lambda: steps[0], 0.0)
+    pace = Progress(lambda: steps[0], 0.0)
     pace.waits = 1
     assert not pace.is_stuck(1000.0)
     pace.waits = 0
