@@ -21,6 +21,7 @@ PUBLIC = {
         "NetworkError",
         "Peer",
         "Physics",
+        "PluginError",
         "Run",
         "Simulated",
         "Simulation",
@@ -84,7 +85,7 @@ PUBLIC = {
         "recipes",
     ],
     "atoll.training": ["Examples", "TASKS", "Task", "accuracy", "load_task", "parse_shards"],
-    "atoll.runs": ["IDEAL_STRATEGY", "Kit", "build_node", "simulate"],
+    "atoll.runs": ["IDEAL_STRATEGY", "Kit", "build_node", "simulate_run"],
     "atoll.trace": [
         "Arrivals",
         "CheckpointSaved",
