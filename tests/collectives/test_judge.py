@@ -1,4 +1,5 @@
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -6,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll.collectives import Judge, Lengths, TrailerLayout
-from atoll.collectives.judge import FAR_OUT, HEAVY, PATIENCE
+from atoll.collectives.judge import FAR_OUT, HEAVY
+from atoll.collectives.lengths import PATIENCE
 from atoll.vectors import Vector
 
 NAMES = ("a", "b", "c", "d")
@@ -26,10 +28,23 @@ class Heard(list[str]):
         self.append(f"{name}: {why}")
 
 
+class OfRounds(Judge):
+    """Every sum is a round of its own."""
+
+    lenient = False
+    of: Vector | None = None
+
+    def add_up(
+        self, members: tuple[str, ...], vectors: list[Vector], trailers: list[Vector], *_: Any, **more: Any
+    ) -> tuple[Vector, Vector]:
+        self.begin("round 7", far_out=math.inf if self.lenient else FAR_OUT)
+        return super().add_up(members, vectors, trailers, self.of, **more)
+
+
 def judge(*, lenient: bool = False, origin: Vector | None = None) -> tuple[Judge, Heard]:
     heard = Heard()
-    found = Judge(TrailerLayout(counts=2, work=lambda trailer, _: int(trailer[1])), heard)
-    found.begin("round 7", origin, far_out=math.inf if lenient else FAR_OUT)
+    found = OfRounds(TrailerLayout(counts=2, work=lambda trailer, _: int(trailer[1])), heard)
+    found.lenient, found.of = lenient, origin
     return found, heard
 
 
@@ -127,7 +142,7 @@ def test_nobody_says_what_others_have_done() -> None:
     heard = Heard()
     places = {"a": (1,), "b": (2,), "c": (3,)}
     found = Judge(TrailerLayout(counts=4, own=lambda name: places[name]), heard)
-    found.begin("round 7", None)
+    found.begin("round 7")
     said = [np.array(each, dtype=np.float32) for each in ([1, 5, 0, 0], [1, 0, 5, 9], [1, 0, 0, 5])]
     _, tail = found.add_up(("a", "b", "c"), vectors(1, 1, 1), said)
     assert tail.tolist() == [2, 5, 0, 5]
@@ -176,3 +191,21 @@ def test_values_that_do_not_have_their_weight_are_refused_in_any_round() -> None
     total, tail = found.add_up(NAMES, vectors(1, 1, 1, 1, origin=10), trailers(1, 1, 1e6, 1))
     assert total / tail[0] == pytest.approx(10.5, rel=1e-5)
     assert any("do not fit its weight" in each for each in heard)
+
+
+def test_blocks_of_a_round_are_judged_together() -> None:
+    """Where one member alone moves a block, that block is long beside the others', and the round is not; a member that
+    is absurd in one block is refused once, and named once.
+    """
+    found, heard = judge()
+    for _ in range(2 * PATIENCE):
+        Judge.begin(found, "round 7")
+        for lengths in ((2, 2, 2, 2), (2, 9, 2, 2), (1, 1, 1, 1)):
+            total, _ = Judge.add_up(found, NAMES, vectors(*lengths), trailers(1, 1, 1, 1))
+            assert total.tolist() == pytest.approx([sum(lengths) / 2] * 4)
+    assert heard == []
+    Judge.begin(found, "round 8")
+    for number, lengths in enumerate(((2, 2, 2, 2), (2, 2000, 2, 2), (2, 2000, 2, 2))):
+        total, tail = Judge.add_up(found, NAMES, vectors(*lengths), trailers(1, 1, 1, 1))
+        assert (total / tail[0]).tolist() == [1, 1, 1, 1], number
+    assert [each.split(" times")[0] for each in heard] == ["round 8: b: 707"]

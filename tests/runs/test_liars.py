@@ -9,8 +9,8 @@ import pytest
 from atoll.config import RunConfig
 from atoll.network import load_network
 from atoll.runs.simulated import simulate_run
+from atoll.strategies.rounds.block import Block
 from atoll.strategies.rounds.driver import Driver
-from atoll.strategies.rounds.fragment import Fragment
 from atoll.strategies.rounds.trailer import Trailer
 from atoll.trace import ContributionRefused, Tested, read_trace
 from atoll.training.replica import TrainedReplica
@@ -23,19 +23,19 @@ def test_one_member_that_lies(strategy: str, lie: str, tmp_path: Path, monkeypat
     """It also adds up a share of the values, and its own judge believes it: who is refused again and again is not
     trusted with that either.
     """
-    honest, begin = Fragment.payload, Driver.__init__
+    honest, begin = Block.payload, Driver.__init__
     lying: set[int] = set()
 
     def watch(driver: Driver, *arguments: Any, **more: Any) -> None:
         begin(driver, *arguments, **more)
         if driver._replica.world.name == "3":
-            lying.update(id(fragment) for fragment in driver.fragments)
+            lying.update(id(block) for block in driver.blocks)
 
-    def payload(fragment: Fragment, snapshot: Vector | None, weight: float) -> Vector | None:
-        given = honest(fragment, snapshot, min(weight, 1.0))
-        if id(fragment) not in lying or given is None or "weight" in lie:
+    def payload(block: Block, snapshot: Vector | None, weight: float) -> Vector | None:
+        given = honest(block, snapshot, min(weight, 1.0))
+        if id(block) not in lying or given is None or "weight" in lie:
             return given
-        agreed = fragment.origin if fragment.origin is not None else np.zeros_like(given)
+        agreed = block.origin if block.origin is not None else np.zeros_like(given)
         lied: Vector = agreed - np.float32(10) * (given - agreed) if "sign" in lie else np.full_like(given, 1e6)
         return lied
 
@@ -45,7 +45,7 @@ def test_one_member_that_lies(strategy: str, lie: str, tmp_path: Path, monkeypat
     tail = Trailer.own
     monkeypatch.setattr(Trailer, "own", staticmethod(own))
     monkeypatch.setattr(Driver, "__init__", watch)
-    monkeypatch.setattr(Fragment, "payload", payload)
+    monkeypatch.setattr(Block, "payload", payload)
     spec = RunConfig(
         network=load_network("perfect:4"), task="digits", strategy=strategy, shards="iid", limit_s=60, stops=False
     )

@@ -96,6 +96,7 @@ async def computing(world: World) -> list[int]:
     await asyncio.gather(*(world.compute(partial(order.append, number)) for number in range(3)))
     assert world.now > began
     order.append(await world.aside(lambda: 7))
+    order.append(await world.offload(lambda: 8))
     return order
 
 

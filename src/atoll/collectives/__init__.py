@@ -1,11 +1,13 @@
 """How vectors are combined between nodes: collectives in which everybody takes part."""
 
 from atoll.collectives.algorithms import COLLECTIVES, Collective, broadcast
-from atoll.collectives.judge import Judge, Lengths, TrailerLayout
-from atoll.collectives.round import Body, Round, SendLog, Spawn
+from atoll.collectives.judge import Judge, TrailerLayout
+from atoll.collectives.lengths import Lengths
+from atoll.collectives.round import BlockTurn, Body, Round, SendLog, Spawn
 
 __all__ = [
     "COLLECTIVES",
+    "BlockTurn",
     "Body",
     "Collective",
     "Judge",

@@ -78,6 +78,7 @@ class Flexible(Reduction):
     """
 
     exact = False
+    by_block = False  # one plan for all of it
     vias = ("flexible",)
 
     def __init__(self, *, lead: Literal["star", "var"] = "star", ratio: float = 0.0, via: str = "") -> None:

@@ -11,23 +11,21 @@ What is brought to the first round of a view is of times that nodes spent apart,
 """
 
 import math
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import median
 
 import numpy as np
 
+from atoll.collectives.lengths import Refusals
 from atoll.vectors import Vector, length
 
-__all__ = ["Judge", "Lengths", "TrailerLayout"]
+__all__ = ["Judge", "TrailerLayout"]
 
 FAR_OUT = 5.0
 """How many times as long as the median of the others' a vector may be: what a node has learned in some steps."""
 FAR_OUT_APART = 100.0
 """The same in the first round of a view, which is of times that nodes spent apart."""
-FAR_OUT_PUSHED = 20.0
-"""The same of what comes one at a time, beside what came before: it differs by up to five times where shards differ."""
 FAR_OUT_GRADIENT = 50.0
 """The same of one step's gradient: those of single batches differ much."""
 HEAVY = 10.0
@@ -38,78 +36,8 @@ LOST = 0.5
 """A member whose weight is absurd may not move the model by so much of its length, whatever the round is of.  Values
 that do not have the weight that they are said to have are next to nothing, and would shrink the model.
 """
-PATIENCE = 3
-"""How often in a row a member is refused for its length before it is taken again, the first time."""
 LARGEST = 1e7
 """No weight, count or time in a trailer is larger, or negative."""
-
-
-class _Refusals:
-    """How often members were refused for their length, and whether it is time to take one again.
-
-    After the first few refusals in a row, then after twice as many, and so on: an honest member's vectors get shorter
-    when it is taken, and those of one that lies do not.
-    """
-
-    def __init__(self) -> None:
-        self._times: dict[str, tuple[int, int]] = {}
-        """How often in a row since it was taken last, and how often before it is taken."""
-
-    def clear(self) -> None:
-        self._times.clear()
-
-    def forgive(self, name: str) -> None:
-        self._times.pop(name, None)
-
-    def is_taken(self, name: str) -> bool:
-        """A member's vector is too long once more: whether it is taken all the same."""
-        times, patience = self._times.get(name, (0, PATIENCE))
-        if times < patience:
-            self._times[name] = times + 1, patience
-            return False
-        self._times[name] = 0, 2 * patience
-        return True
-
-    @property
-    def is_alarming(self) -> bool:
-        """Whether somebody is refused again and again."""
-        return any(times >= PATIENCE or patience > PATIENCE for times, patience in self._times.values())
-
-
-class Lengths:
-    """How long what comes one at a time usually is.
-
-    Args:
-        far_out: how many times as long as that something may be.
-        remembered: how many lengths are compared with; a quarter of them must be known.
-    """
-
-    def __init__(self, far_out: float = FAR_OUT_PUSHED, remembered: int = 16) -> None:
-        self._far_out = far_out
-        self._known: deque[float] = deque(maxlen=remembered)
-        self._refused = _Refusals()
-
-    def clear(self) -> None:
-        self._known.clear()
-        self._refused.clear()
-
-    def scale(self, name: str, found: float) -> float:
-        """What a member's vector is to be multiplied with: 0 where it is refused, and less than 1 where it is taken
-        though it is far too long, since it has been refused a few times.
-        """
-        if not math.isfinite(found):
-            return 0.0
-        lengths = [each for each in self._known if each > 0]
-        middle = median(lengths) if 4 * len(lengths) >= (self._known.maxlen or 1) else math.inf
-        most = self._far_out * middle
-        if found <= most:
-            self._refused.forgive(name)
-            self._known.append(found)
-            return 1.0
-        if not self._refused.is_taken(name):
-            return 0.0
-        self._known.append(most)  # if all get longer, what is usual does too
-        return middle / found
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,16 +68,20 @@ class Judge:
         self._trailer = trailer or TrailerLayout()
         self._refuse = refuse
         self._round = ""
-        self._origin: Vector | None = None
         self._far_out = math.inf
         self._worked: dict[str, int] = {}
         """How much work each member had done at the last round, as all of them know it."""
-        self._refused = _Refusals()
+        self._refused = Refusals()
         """By this node, of what it alone saw."""
-        self._refused_alike = _Refusals()
+        self._refused_alike = Refusals()
         """By all members, of what all of them saw: what they make of it must not depend on what one saw before."""
         self.distrusts_sums = False
         """Whether a sum that others had made was refused: everybody should see what each member brings."""
+        self._squares: dict[str, float] = {}
+        """Of what each member has changed in the blocks of this round so far."""
+        self._own_squares = 0.0
+        self._said: set[tuple[str, str]] = set()
+        """What was refused in this round, and for which kind of reason: it is said once."""
 
     @property
     def is_alarmed(self) -> bool:
@@ -173,22 +105,31 @@ class Judge:
         """A round is done, and these are its members with the work that each has done, as all of them know it."""
         self._worked |= work
 
-    def begin(self, name: str, origin: Vector | None, *, far_out: float = FAR_OUT) -> None:
+    def begin(self, name: str, *, far_out: float = FAR_OUT) -> None:
         """A round begins.
 
         Args:
             name: its name.
-            origin: what members' values are changes of; `None` where they are changes themselves.
             far_out: how many times as long as the median of the others' a vector may be.
         """
-        self._round, self._origin, self._far_out = name, origin, far_out
+        self._round, self._far_out = name, far_out
+        self._squares.clear()
+        self._own_squares = 0.0
+        self._said.clear()
+        self._refused.begin()
+        self._refused_alike.begin()
+
+    def _complain(self, member: str, kind: str, why: str) -> None:
+        if (member, kind) not in self._said:
+            self._said.add((member, kind))
+            self._refuse(self._round, f"{member}: {why}")
 
     def add_up(
         self,
         members: tuple[str, ...],
         vectors: list[Vector],
         trailers: list[Vector],
-        span: slice | None = None,
+        origin: Vector | None = None,
         *,
         usual: float = 0.0,
         alike: bool = False,
@@ -199,16 +140,15 @@ class Judge:
             members: who brings it.
             vectors: their values, each times its weight.
             trailers: their trailers.
-            span: which part of all values this is.
+            origin: what members' values are changes of; `None` where they are changes themselves.
             usual: how long a vector may be, whatever the others' are: some may have nothing to say of a part.
             alike: whether every member adds up the same, and must come to the same sum.
         """
         trailers, factors = self.trailers(members, trailers)
-        scales = self.scales(members, vectors, trailers, factors, span, usual=usual, alike=alike)
+        scales = self.scales(members, vectors, trailers, factors, origin, usual=usual, alike=alike)
         summed = _add(trailers)
         if all(scale == 1 for scale in scales) and all(factor == 1 for factor in factors):
             return _add(vectors), summed
-        origin = self._part(span)
         total, weight = np.zeros_like(vectors[0]), 0.0
         usual_weight = median([float(each[0]) for each in trailers])
         for vector, trailer, scale, factor in zip(vectors, trailers, scales, factors, strict=True):
@@ -239,7 +179,7 @@ class Judge:
             others = [float(each[0]) for other, each in enumerate(found) if other != place and each[0] > 0]
             bound = HEAVY * float(np.median(others)) if len(others) > 1 else math.inf
             if trailer[0] > bound:
-                self._refuse(self._round, f"{members[place]}: a weight of {trailer[0]:g}, taken as {bound:g}")
+                self._complain(members[place], "weight", f"a weight of {trailer[0]:g}, taken as {bound:g}")
                 factors[place] = bound / float(trailer[0])
                 found[place] = trailer.copy()
                 found[place][0] = bound
@@ -249,20 +189,28 @@ class Judge:
     def _makes_sense(self, trailer: Vector, member: str) -> bool:
         counts = trailer[: self._trailer.counts]
         if not np.isfinite(trailer).all() or not ((counts >= 0) & (counts <= LARGEST)).all():
-            self._refuse(self._round, f"{member}: numbers that make no sense")
+            self._complain(member, "numbers", "numbers that make no sense")
             return False
         if self._trailer.own is None:
             return True
         others = np.ones(len(counts), dtype=bool)
         others[[0, *self._trailer.own(member)]] = False
         if counts[others].any():
-            self._refuse(self._round, f"{member}: says what others have done")
+            self._complain(member, "others", "says what others have done")
             return False
         return True
 
-    def usual(self, values: Vector, weight: float, parts: int) -> float:
-        """How long one of so many parts of a vector is, on average."""
-        return _length(values, self._origin, weight) / math.sqrt(parts)
+    def usual(self, values: Vector, weight: float, parts: int, origin: Vector | None = None) -> float:
+        """How long one of so many parts of a vector is, on average over the blocks of this round so far.
+
+        Args:
+            values: a block of it.
+            weight: what they are multiplied with.
+            parts: how many parts a block has.
+            origin: what they are changes of.
+        """
+        self._own_squares += _length(values, origin, weight) ** 2
+        return math.sqrt(self._own_squares / parts)
 
     def scales(
         self,
@@ -270,7 +218,7 @@ class Judge:
         vectors: list[Vector],
         trailers: list[Vector],
         factors: list[float],
-        span: slice | None = None,
+        origin: Vector | None = None,
         *,
         usual: float = 0.0,
         alike: bool = False,
@@ -282,29 +230,27 @@ class Judge:
             vectors: their values.
             trailers: their trailers, and
             factors: what their weights were cut down by (`trailers`).
-            span: which part of all values this is.
+            origin: what members' values are changes of; `None` where they are changes themselves.
             usual: how long a vector may be, whatever the others' are.
             alike: whether every member must come to the same.
         """
         refused = self._refused_alike if alike else self._refused
-        origin = self._part(span)
-        lengths = [
-            _length(vector, origin, float(trailer[0])) for vector, trailer in zip(vectors, trailers, strict=True)
-        ]
+        found = [_length(vector, origin, float(trailer[0])) for vector, trailer in zip(vectors, trailers, strict=True)]
+        lengths = [self._length_so_far(name, each) for name, each in zip(members, found, strict=True)]
         worked = self._work_since(members, trailers)
         least = usual / float(np.median(worked))
         paces = [each / work for each, work in zip(lengths, worked, strict=True)]
         scales = []
         for place, name in enumerate(members):
             if not math.isfinite(lengths[place]):
-                self._refuse(self._round, f"{name}: not finite")
+                self._complain(name, "not finite", "not finite")
                 scales.append(0.0)
                 continue
             if trailers[place][0] <= 0 < lengths[place] and not trailers[place].any():
                 scales.append(0.0)  # its trailer made no sense
                 continue
-            if factors[place] != 1 and origin is not None and lengths[place] > LOST * length(origin):
-                self._refuse(self._round, f"{name}: values that do not fit its weight")
+            if factors[place] != 1 and origin is not None and found[place] > LOST * length(origin):
+                self._complain(name, "fit", "values that do not fit its weight")
                 refused.is_taken(name)
                 scales.append(0.0)
                 continue
@@ -313,15 +259,25 @@ class Judge:
             scales.append(self._scale(name, paces[place], middle, refused, is_sane=factors[place] == 1))
         return scales
 
-    def _scale(self, name: str, pace: float, middle: float, refused: _Refusals, *, is_sane: bool) -> float:
+    def _scale(self, name: str, pace: float, middle: float, refused: Refusals, *, is_sane: bool) -> float:
         if self._far_out == math.inf or pace <= self._far_out * middle:
             refused.forgive(name)
             return 1.0
         if refused.is_taken(name) and is_sane:
-            self._refuse(self._round, f"{name}: {pace / middle:.0f} times as long as the others; taken at their length")
+            self._complain(name, "long", f"{pace / middle:.0f} times as long as the others; taken at their length")
             return middle / pace
-        self._refuse(self._round, f"{name}: {pace / middle:.0f} times as long as the others")
+        self._complain(name, "long", f"{pace / middle:.0f} times as long as the others")
         return 0.0
+
+    def _length_so_far(self, name: str, found: float) -> float:
+        """Of what a member has changed in the blocks of this round up to one that is `found` long.  Single blocks
+        differ: one member's data may be all that moves some rows of an embedding.  What is not finite is no part of it.
+        """
+        squares = self._squares.get(name, 0.0)
+        if not math.isfinite(found):
+            return found
+        self._squares[name] = squares + found**2
+        return math.sqrt(self._squares[name])
 
     def _work_since(self, members: tuple[str, ...], trailers: list[Vector]) -> list[float]:
         """How much each member has worked since the last round; 1 where that is not known."""
@@ -334,9 +290,6 @@ class Judge:
             return [1.0] * len(members)
         middle = float(np.median(since))
         return [min(work, BUSY * middle) for work in since]
-
-    def _part(self, span: slice | None) -> Vector | None:
-        return self._origin if self._origin is None or span is None else self._origin[span]
 
 
 def _length(vector: Vector, origin: Vector | None, weight: float) -> float:

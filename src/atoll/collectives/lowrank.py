@@ -21,6 +21,7 @@ class LowRankSum(Reduction):
     """
 
     exact = False
+    by_block = False  # one matrix
 
     @property
     def vias(self) -> tuple[str, ...]:

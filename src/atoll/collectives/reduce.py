@@ -9,12 +9,13 @@ import abc
 import contextlib
 import itertools
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
 
-from atoll.codecs.base import Codec, from_bytes
+from atoll.codecs.base import Codec
 from atoll.codecs.bits import pack, packed_size, unpack, width
 from atoll.codecs.dense import Dense
 from atoll.codecs.sparse import kept
@@ -57,6 +58,9 @@ class Reduction(abc.ABC):
     """One way to add up."""
 
     __slots__ = ()
+
+    by_block: ClassVar[bool] = True
+    """Whether long vectors may be added up block by block, several at a time."""
 
     @property
     @abc.abstractmethod
@@ -140,9 +144,13 @@ class Coded(Reduction):
         return await ways[via](meeting, values, tail)
 
     def _encode(self, values: Vector, meeting: Round) -> bytes:
+        if self.exact:
+            return np.ascontiguousarray(values).tobytes()
         return self.codec.encode(torch.tensor(values), meeting.key).numpy().tobytes()
 
     def _decode(self, encoded: Body, count: int, meeting: Round) -> Vector:
+        if self.exact:
+            return np.frombuffer(encoded, dtype=np.float32, count=count)
         decoded: Vector = self.codec.decode(_bytes(encoded), count, meeting.key).numpy()
         return decoded
 
@@ -159,88 +167,120 @@ class Coded(Reduction):
         return None if self.exact else values - sent
 
     async def _summed(self, meeting: Round, values: Vector, tail: Vector, via: str) -> Reduced:
-        own = self.codec.encode(torch.tensor(values), meeting.key)
-        numbers = from_bytes(own, torch.float32, 0, len(own) // 4).numpy()
+        offload = meeting.world.offload
+        numbers = np.frombuffer(await offload(lambda: self._encode(values, meeting)), dtype=np.float32)
         total = await COLLECTIVES[via](meeting, np.concatenate([numbers, tail]))
-        decoded = self._decode(total[: len(numbers)].tobytes(), len(values), meeting)
-        sent = self._decode(numbers.tobytes(), len(values), meeting)
-        return Reduced(decoded, total[len(numbers) :], self._left(values, sent))
+
+        def read() -> Reduced:
+            decoded = self._decode(total[: len(numbers)].tobytes(), len(values), meeting)
+            sent = self._decode(numbers.tobytes(), len(values), meeting)
+            return Reduced(decoded, total[len(numbers) :], self._left(values, sent))
+
+        return await offload(read)
 
     async def _gathered(self, meeting: Round, values: Vector, tail: Vector) -> Reduced:
-        bodies = await meeting.gather(self._encode(values, meeting) + tail.tobytes())
-        read = [self._read(body, len(values), tail, meeting) for body in bodies]
-        vectors, tails = [vector for vector, _ in read], [each for _, each in read]
-        unsent = self._left(values, vectors[meeting.rank])
-        if not self.by_senders:
-            return Reduced(*meeting.judge.add_up(meeting.members, vectors, tails, alike=True), unsent)
-        tails, factors = meeting.judge.trailers(meeting.members, tails)
-        scales = meeting.judge.scales(meeting.members, vectors, tails, factors, alike=True)
-        vectors = [each if scale else np.zeros_like(each) for each, scale in zip(vectors, scales, strict=True)]
-        norms = [float(np.linalg.norm(each)) for each in vectors]
-        middle = float(np.median(norms))
-        clipped = [
-            each * np.float32(min(1.0, middle / max(norm, 1e-30))) for each, norm in zip(vectors, norms, strict=True)
-        ]
-        senders = np.sum([each != 0 for each in vectors], axis=0).clip(1).astype(np.float32)
-        total_tail = _add(tails)
-        # The round divides by the sum of weights, the first number of the tail.
-        return Reduced(_add(clipped) / senders * total_tail[0], total_tail, unsent)
+        offload = meeting.world.offload
+        bodies = await meeting.gather(await offload(lambda: self._encode(values, meeting) + tail.tobytes()))
+
+        def add_up() -> Reduced:
+            read = [self._read(body, len(values), tail, meeting) for body in bodies]
+            vectors, tails = [vector for vector, _ in read], [each for _, each in read]
+            unsent = self._left(values, vectors[meeting.rank])
+            judge, members = meeting.judge, meeting.members
+            if not self.by_senders:
+                return Reduced(*judge.add_up(members, vectors, tails, meeting.origin, alike=True), unsent)
+            tails, factors = judge.trailers(members, tails)
+            scales = judge.scales(members, vectors, tails, factors, meeting.origin, alike=True)
+            return _by_senders(vectors, scales, tails, unsent)
+
+        async with meeting.in_turn():
+            return await offload(add_up)
 
     async def _star(self, meeting: Round, values: Vector, tail: Vector) -> Reduced:
-        own = self._encode(values, meeting)
-        unsent = self._left(values, self._decode(own, len(values), meeting))
+        offload, count = meeting.world.offload, len(values)
+
+        def own() -> tuple[bytes, Vector | None]:
+            encoded = self._encode(values, meeting)
+            return encoded + tail.tobytes(), self._left(values, self._decode(encoded, count, meeting))
+
+        def add_up(others: list[Body]) -> tuple[bytes, Vector | None]:
+            read = [(values, tail), *(self._read(each, count, tail, meeting) for each in others)]
+            vectors, tails = [each for each, _ in read], [each for _, each in read]
+            total, summed = meeting.judge.add_up(meeting.members, vectors, tails, meeting.origin)
+            encoded = self._encode(total, meeting)
+            return encoded + summed.tobytes(), self._left(total, self._decode(encoded, count, meeting))
+
         async with meeting.sending() as send:
             if meeting.rank > 0:
-                send.raw(0, "up", own + tail.tobytes())
+                given, unsent = await offload(own)
+                send.raw(0, "up", given)
                 body = await meeting.receive_raw(0, "down")
             else:
                 others = [await meeting.receive_raw(rank, "up") for rank in range(1, meeting.size)]
-                read = [(values, tail), *(self._read(each, len(values), tail, meeting) for each in others)]
-                total, summed = meeting.judge.add_up(
-                    meeting.members, [each for each, _ in read], [each for _, each in read]
-                )
-                encoded = self._encode(total, meeting)
-                unsent = self._left(total, self._decode(encoded, len(values), meeting))
-                body = encoded + summed.tobytes()
+                async with meeting.in_turn():
+                    body, unsent = await offload(lambda: add_up(others))
                 for rank in range(1, meeting.size):
                     send.raw(rank, "down", body)
-        return Reduced(*self._read(body, len(values), tail, meeting), unsent)
+        return Reduced(*await offload(lambda: self._read(body, count, tail, meeting)), unsent)
 
     async def _direct(self, meeting: Round, values: Vector, tail: Vector) -> Reduced:
-        rank, members = meeting.rank, meeting.members
+        rank, offload = meeting.rank, meeting.world.offload
         ends = np.cumsum([0, *(len(share) for share in np.array_split(values, meeting.size))]).tolist()
         spans = [slice(start, stop) for start, stop in itertools.pairwise(ends)]
         unsent = None if self.exact else np.zeros_like(values)
         others = [(rank + step) % meeting.size for step in range(1, meeting.size)]
         own, count = spans[rank], spans[rank].stop - spans[rank].start
+        origin = None if meeting.origin is None else meeting.origin[own]
         result = np.empty_like(values)
-        async with meeting.sending() as send:
-            for other in others:
-                share = values[spans[other]]
-                encoded = self._encode(share, meeting)
-                if unsent is not None:
-                    unsent[spans[other]] = share - self._decode(encoded, len(share), meeting)
-                send.raw(other, "part", encoded + tail.tobytes())
-            read = {
-                other: self._read(await meeting.receive_raw(other, "part"), count, tail, meeting) for other in others
-            }
+
+        def share(other: int) -> bytes:
+            given = values[spans[other]]
+            encoded = self._encode(given, meeting)
+            if unsent is not None:
+                unsent[spans[other]] = given - self._decode(encoded, len(given), meeting)
+            return encoded + tail.tobytes()
+
+        def add_up(bodies: dict[int, Body]) -> tuple[bytes, Vector]:
+            read = {other: self._read(body, count, tail, meeting) for other, body in bodies.items()}
             read[rank] = values[own], tail
-            parts, tails = (
-                [read[other][0] for other in range(meeting.size)],
-                [read[other][1] for other in range(meeting.size)],
-            )
-            usual = meeting.judge.usual(values, float(tail[0]), meeting.size)
-            total, summed = meeting.judge.add_up(members, parts, tails, own, usual=usual)
+            parts = [read[other][0] for other in range(meeting.size)]
+            tails = [read[other][1] for other in range(meeting.size)]
+            usual = meeting.judge.usual(values, float(tail[0]), meeting.size, meeting.origin)
+            total, summed = meeting.judge.add_up(meeting.members, parts, tails, origin, usual=usual)
             encoded = self._encode(total, meeting)
             result[own] = self._decode(encoded, count, meeting)
             if unsent is not None:
                 unsent[own] = total - result[own]
+            return encoded, summed
+
+        def take(other: int, body: Body) -> None:
+            result[spans[other]] = self._decode(body, spans[other].stop - spans[other].start, meeting)
+
+        async with meeting.sending() as send:
+            for other in others:
+                send.raw(other, "part", await offload(partial(share, other)))
+            bodies = {other: await meeting.receive_raw(other, "part") for other in others}
+            async with meeting.in_turn():
+                encoded, summed = await offload(lambda: add_up(bodies))
             for other in others:
                 send.raw(other, "sum", encoded)
             for other in others:
-                size = spans[other].stop - spans[other].start
-                result[spans[other]] = self._decode(await meeting.receive_raw(other, "sum"), size, meeting)
+                await offload(partial(take, other, await meeting.receive_raw(other, "sum")))
         return Reduced(result, summed, unsent)
+
+
+def _by_senders(vectors: list[Vector], scales: list[float], tails: list[Vector], unsent: Vector | None) -> Reduced:
+    """The mean of each position over those who sent something for it, with long vectors scaled down."""
+    vectors = [each if scale else np.zeros_like(each) for each, scale in zip(vectors, scales, strict=True)]
+    norms = [float(np.linalg.norm(each)) for each in vectors]
+    middle = float(np.median(norms))
+    clipped = [
+        each * np.float32(min(1.0, middle / max(norm, 1e-30))) for each, norm in zip(vectors, norms, strict=True)
+    ]
+    senders = np.sum([each != 0 for each in vectors], axis=0).clip(1).astype(np.float32)
+    total_tail = _add(tails)
+    # The round divides by the sum of weights, the first number of the tail.
+    return Reduced(_add(clipped) / senders * total_tail[0], total_tail, unsent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,25 +300,31 @@ class AgreedTopK(Reduction):
         return tuple(COLLECTIVES)
 
     async def __call__(self, meeting: Round, values: Vector, tail: Vector, via: str) -> Reduced:
-        count = len(values)
+        count, offload = len(values), meeting.world.offload
         keep = kept(count, self.ratio)
-        largest = torch.tensor(values).abs().topk(keep, sorted=False)
+        largest = await offload(lambda: torch.tensor(values).abs().topk(keep, sorted=False))
         leader = meeting.key % meeting.size
         if self.lead == "var":
             weight = np.array([float(largest.values.square().sum())], dtype=np.float32)
             bodies = await meeting.gather(weight.tobytes(), "weight")
             leader = int(np.argmax([np.frombuffer(each, dtype=np.float32)[0] for each in bodies]))
         bits = width(count - 1)
-        own = pack(largest.indices.sort().values, bits).numpy().tobytes() if leader == meeting.rank else b""
+        own = b""
+        if leader == meeting.rank:
+            own = await offload(lambda: pack(largest.indices.sort().values, bits).numpy().tobytes())
         body = await broadcast(meeting, leader, own)
         assert len(body) == packed_size(keep, bits)
-        places = unpack(_bytes(body), keep, bits).long().numpy()
+        places = await offload(lambda: unpack(_bytes(body), keep, bits).long().numpy())
         summed = await COLLECTIVES[via](meeting, np.concatenate([values[places], tail]))
-        total = np.zeros_like(values)
-        total[places] = summed[:keep]
-        unsent = values.copy()
-        unsent[places] = 0
-        return Reduced(total, summed[keep:], unsent)
+
+        def spread() -> Reduced:
+            total = np.zeros_like(values)
+            total[places] = summed[:keep]
+            unsent = values.copy()
+            unsent[places] = 0
+            return Reduced(total, summed[keep:], unsent)
+
+        return await offload(spread)
 
 
 def _bytes(body: Body) -> torch.Tensor:

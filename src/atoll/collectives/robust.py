@@ -42,15 +42,23 @@ class Robust(Reduction):
         self._codec = codec or Dense()
 
     async def __call__(self, meeting: Round, values: Vector, tail: Vector, via: str) -> Reduced:  # noqa: ARG002
+        offload = meeting.world.offload
+
+        def encode() -> bytes:
+            return self._codec.encode(torch.tensor(values), meeting.key).numpy().tobytes() + tail.tobytes()
+
+        bodies = await meeting.gather(await offload(encode))
+        async with meeting.in_turn():
+            return await offload(lambda: self._add_up(meeting, values, tail, bodies))
+
+    def _add_up(self, meeting: Round, values: Vector, tail: Vector, bodies: list[Body]) -> Reduced:
         size, count = self._codec.size(len(values)), len(values)
-        own = self._codec.encode(torch.tensor(values), meeting.key).numpy().tobytes()
-        bodies = await meeting.gather(own + tail.tobytes())
         read = [self._read(body, size, count, tail, meeting.key) for body in bodies]
         vectors = [vector for vector, _ in read]
         own_sent = vectors[meeting.rank]
         unsent = values - own_sent if all_finite(own_sent) else np.zeros_like(values)
         tails, factors = meeting.judge.trailers(meeting.members, [each for _, each in read])
-        scales = meeting.judge.scales(meeting.members, vectors, tails, factors, alike=True)
+        scales = meeting.judge.scales(meeting.members, vectors, tails, factors, meeting.origin, alike=True)
         kept = [
             (vector * np.float32(scale * factor), each)
             for vector, each, scale, factor in zip(vectors, tails, scales, factors, strict=True)

@@ -16,7 +16,7 @@ from atoll.collectives.judge import Judge
 from atoll.vectors import Vector
 from atoll.world.base import Lane, Spawn, World, frame_bytes
 
-__all__ = ["Body", "Round", "SendLog", "Spawn", "Vector"]
+__all__ = ["BlockTurn", "Body", "Round", "SendLog", "Spawn", "Vector"]
 
 Body: TypeAlias = bytes | memoryview
 
@@ -49,6 +49,18 @@ class SendLog:
         return min([each for each in found if each > 0] or found, default=None)
 
 
+class BlockTurn:
+    """A block's place in the order in which a round's blocks are judged.
+
+    Args:
+        after: the turn of the block before it.
+    """
+
+    def __init__(self, after: "BlockTurn | None" = None) -> None:
+        self.before: asyncio.Event | None = after.done if after else None
+        self.done: asyncio.Event = asyncio.Event()
+
+
 @dataclass(frozen=True, slots=True)
 class Round:
     """One collective among `members`, who all know them in the same order."""
@@ -61,10 +73,25 @@ class Round:
     log: SendLog | None = None
     judge: Judge = field(default_factory=Judge)
     """Looks at what members bring."""
+    origin: Vector | None = None
+    """What members' values are changes of; `None` where they are changes themselves."""
+    turn: "BlockTurn | None" = None
+    """When this block of the vector is judged, among the others of its round."""
 
     def named(self, name: str) -> "Round":
         """The same meeting for another collective."""
         return replace(self, name=name)
+
+    @asynccontextmanager
+    async def in_turn(self) -> AsyncIterator[None]:
+        """Blocks are judged one after the other, in the same order on every member."""
+        if self.turn is None:
+            yield
+            return
+        if self.turn.before is not None:
+            await self.turn.before.wait()
+        yield
+        self.turn.done.set()
 
     @property
     def rank(self) -> int:

@@ -158,6 +158,12 @@ class World(abc.ABC):
         """Does `work` where computing is done, but at no declared cost: what belongs to a step."""
 
     @abc.abstractmethod
+    async def offload(self, work: Callable[[], T]) -> T:
+        """Does `work` on a thread beside the event loop: encoding, adding and copying of vectors, which would hold up
+        heartbeats.  In simulation it is done at once, and takes no time.
+        """
+
+    @abc.abstractmethod
     async def receive(self, channel: str) -> Message:
         """The next message on a channel, whoever sent it."""
 

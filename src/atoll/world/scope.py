@@ -80,6 +80,9 @@ class Scoped(World):
     async def aside(self, work: Callable[[], T]) -> T:
         return await self._world.aside(work)
 
+    async def offload(self, work: Callable[[], T]) -> T:
+        return await self._world.offload(work)
+
     async def receive(self, channel: str) -> Message:
         return await self._world.receive(f"{self._scope}/{channel}")
 

@@ -84,7 +84,7 @@ def test_a_state_that_is_not_finite_is_refused_and_so_is_its_host(monkeypatch: p
     def spoilt(rounds: ModelRounds) -> list[Vector] | None:
         found = out(rounds)
         if rounds._replica.world.name == "1":
-            found = [np.full(fragment.span.stop, np.nan, dtype=np.float32) for fragment in rounds._driver.fragments]
+            found = [np.full(block.span.stop, np.nan, dtype=np.float32) for block in rounds._driver.blocks]
             found.append(np.zeros(0, dtype=np.float32))
         return found
 

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atoll.collectives.reduce import Reduced
 from atoll.strategies import parse_strategy
-from atoll.strategies.rounds.fragment import Fragment
+from atoll.strategies.rounds.block import Block
 from atoll.trace import ContributionRefused, Event, Exchanged, Joined
 from atoll.vectors import Vector
 from atoll.world import Physics
@@ -145,15 +144,15 @@ def test_in_any_weather_all_who_took_a_result_hold_the_same(seed: int, spec: str
 def test_who_holds_something_else_after_a_round_is_found_out(monkeypatch: pytest.MonkeyPatch, codec: str) -> None:
     """It trains alone until it is handed what the others hold."""
     calls: dict[int, int] = {}
-    honest = Fragment.mean
+    honest = Block.mean
 
-    def wrong(fragment: Fragment, result: Reduced, weight: float) -> Vector | None:
-        place = list(calls).index(id(fragment)) if id(fragment) in calls else len(calls)
-        calls[id(fragment)] = calls.get(id(fragment), 0) + 1
-        found = honest(fragment, result, weight)
-        return found + np.float32(1) if found is not None and place == 1 and calls[id(fragment)] == 5 else found
+    def wrong(block: Block) -> Vector | None:
+        place = list(calls).index(id(block)) if id(block) in calls else len(calls)
+        calls[id(block)] = calls.get(id(block), 0) + 1
+        found = honest(block)
+        return found + np.float32(1) if found is not None and place == 1 and calls[id(block)] == 5 else found
 
-    monkeypatch.setattr(Fragment, "mean", wrong)
+    monkeypatch.setattr(Block, "mean", wrong)
     net = network('[[node]]\ncount = 3\nstep_s = 0.5\n[[link]]\namong = "*"\nlatency_ms = 20')
     events = Events()
 

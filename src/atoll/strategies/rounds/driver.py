@@ -13,30 +13,29 @@ member takes part with weight 0.
 """
 
 import asyncio
-import itertools
 import math
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from statistics import median
-
-import numpy as np
 
 from atoll.collectives import Judge, Round
 from atoll.collectives.judge import FAR_OUT_APART
-from atoll.collectives.reduce import Reduced, fitting
+from atoll.collectives.reduce import fitting
 from atoll.membership import GRACE_S, Summary
 from atoll.state import Saved, section, under
 from atoll.strategies.parts.correction import Uncorrected
 from atoll.strategies.replica import Quantity, Replica
 from atoll.strategies.rounds.choice import Choice
 from atoll.strategies.rounds.composition import RoundParts
-from atoll.strategies.rounds.fragment import Fragment
-from atoll.strategies.rounds.outcome import Averaged, Outcome, Pending
+from atoll.strategies.rounds.exchange import Exchange
+from atoll.strategies.rounds.fragment import Fragment, cut
+from atoll.strategies.rounds.outcome import Averaged, BlockOutcome, Outcome, Pending
 from atoll.strategies.rounds.trailer import Trailer
 from atoll.strategies.talk import Spawn
 from atoll.trace import ContributionRefused, Exchanged, Waited
 from atoll.vectors import Vector, all_finite
-from atoll.world.hearing import NOT_UNDERSTOOD
 
 __all__ = ["FIRST_WAIT_S", "LEAST_WAIT_S", "Driver"]
 
@@ -76,19 +75,9 @@ class Driver:
         self._choice = Choice(self._via, self._reduction.vias)
         is_model = parts.quantity is not Quantity.GRADIENT
         absolute = self._reduction.exact or not is_model
-        cuts = np.linspace(0, len(replica.read(parts.quantity)), parts.fragments + 1).round().astype(int).tolist()
-        self.fragments = [
-            Fragment(
-                slice(start, stop),
-                parts.outer(),
-                parts.ahead(),
-                parts.correction(),
-                parts.decay,
-                absolute=absolute,
-                is_model=is_model,
-            )
-            for start, stop in itertools.pairwise(cuts)
-        ]
+        size = len(replica.read(parts.quantity))
+        self.fragments = cut(size, parts, absolute=absolute, is_model=is_model)
+        self.blocks = [block for fragment in self.fragments for block in fragment.blocks]
         self.number = 0
         """Of the next round among these members."""
         self._done = 0
@@ -104,6 +93,7 @@ class Driver:
         self.buffers = replica.read(Quantity.BUFFERS)
         """What all members' were, on average, after the last round."""
         self._first_wait_s = first_wait_s
+        self._exchange = Exchange(replica, self._reduction, len(self.buffers), self.refused)
         self._judge = Judge(Trailer.trailer(replica, len(self.buffers)), self.refused)
         self._spawn: Spawn | None = None
 
@@ -112,23 +102,23 @@ class Driver:
         self.when.start(self._replica, spawn)
         self._reduction.start(self._replica.world, self._replica.members, spawn)
         initial = self._replica.read(Quantity.PARAMETERS)
-        for fragment in self.fragments:
-            fragment.start(initial[fragment.span])
+        for block in self.blocks:
+            block.start(initial[block.span])
         if self._replica.world.is_late:
             # A node that begins later knows no run without rounds, and waits no longer than for others.
             self._first_wait_s = LEAST_WAIT_S
 
     @property
     def held(self) -> list[Vector]:
-        """What all members hold since their last round, a vector a fragment."""
-        held = [fragment.agreed for fragment in self.fragments if fragment.agreed is not None]
-        assert len(held) == len(self.fragments), "started"
+        """What all members hold since their last round, a vector a block."""
+        held = [block.agreed for block in self.blocks if block.agreed is not None]
+        assert len(held) == len(self.blocks), "started"
         return held
 
     @property
     def is_idle(self) -> bool:
         """Whether there is nothing to do at a step boundary."""
-        if any(not isinstance(fragment.correction, Uncorrected) for fragment in self.fragments):
+        if not isinstance(self.blocks[0].correction, Uncorrected):
             return False
         if self._replica.group.is_alone:
             return True
@@ -141,14 +131,21 @@ class Driver:
         if self.is_astray:
             return False
         self._look_at_pending()
-        merged = self._apply()
+        merged = await self._apply()
         step = self._averaged.steps
-        if self._pending is None and self.when(self._replica, step - self._begun_at_step, self.number):
-            self._begin(step, corrected=merged)
-            if not self._parts.meeting.overlap or self._done < self._parts.warmup:
-                await self._wait()
-                merged = self._apply() or merged
+        if self._is_due(step) and await self._begin(step, corrected=merged) and not self._overlaps:
+            await self._wait()
+            merged = await self._apply() or merged
         return merged
+
+    @property
+    def _overlaps(self) -> bool:
+        return self._parts.meeting.overlap and self._done >= self._parts.warmup
+
+    def _is_due(self, step: int) -> bool:
+        if self._pending is not None or self._replica.group.held or self.is_astray:
+            return False
+        return self.when(self._replica, step - self._begun_at_step, self.number)
 
     def restart(self) -> None:
         """Rounds are among others: gives up what is under way, and forgets what was learned of those before."""
@@ -162,26 +159,27 @@ class Driver:
         pending, self._pending = self._pending, None
         if pending:
             pending.task.cancel()
-            pending.fragment.abandon(pending.snapshot)
+            _abandon(pending)
         for fragment in self.fragments:
             fragment.restart()
 
     def begin_from(self, held: list[Vector], *, handed: bool = False) -> None:
-        """All members go on from this (see `Fragment.begin_from`)."""
-        for fragment, values in zip(self.fragments, held, strict=True):
-            fragment.begin_from(values, handed=handed)
+        """All members go on from this (see `Block.begin_from`)."""
+        for block, values in zip(self.blocks, held, strict=True):
+            block.begin_from(values, handed=handed)
 
     def save(self) -> Saved:
         saved: Saved = {}
-        for place, fragment in enumerate(self.fragments):
-            pending = self._pending if self._pending and self._pending.fragment is fragment else None
-            state = fragment.save(under_way=True, snapshot=pending.snapshot) if pending else fragment.save()
-            saved |= under(f"fragment {place}", state)
+        pending = self._pending
+        under_way = dict(zip(map(id, pending.fragment.blocks), pending.snapshots, strict=True)) if pending else {}
+        for place, block in enumerate(self.blocks):
+            state = block.save(under_way=id(block) in under_way, snapshot=under_way.get(id(block)))
+            saved |= under(f"block {place}", state)
         return saved
 
     def load(self, saved: Saved) -> None:
-        for place, fragment in enumerate(self.fragments):
-            fragment.load(section(f"fragment {place}", saved))
+        for place, block in enumerate(self.blocks):
+            block.load(section(f"block {place}", saved))
 
     def results(self) -> Summary:
         """Digests of what the last rounds of all came to."""
@@ -199,8 +197,8 @@ class Driver:
         world = self._replica.world
         world.record(ContributionRefused(at=world.now, node=world.name, name=name, why=why))
 
-    def _begin(self, step: int, *, corrected: bool) -> None:
-        """Begins a round.
+    async def _begin(self, step: int, *, corrected: bool) -> bool:
+        """Begins a round; returns whether that was possible.
 
         Args:
             step: the node's step.
@@ -208,24 +206,30 @@ class Driver:
         """
         assert self._spawn is not None
         replica, world = self._replica, self._replica.world
-        fragment = self.fragments[self.number % len(self.fragments)]
-        snapshot, alone = self._averaged.snapshot(fragment, step, corrected=corrected)
+        fragment, view = self.fragments[self.number % len(self.fragments)], replica.group.view
+        snapshots, alone = await self._averaged.snapshots(fragment, step, corrected=corrected)
+        if replica.group.view is not view or replica.group.held or self.is_astray:  # while the model was copied
+            return False
         weight = self._parts.weight(step - fragment.step)
         if fragment.is_anew:
             weight *= self._soundness()
-        if not fragment.begin(None if fragment.is_handed else snapshot):
-            snapshot, weight = None, 0.0
+        begun = [
+            snapshot if block.begin(None if fragment.is_handed else snapshot) else None
+            for block, snapshot in zip(fragment.blocks, snapshots, strict=True)
+        ]
+        if all(snapshot is None for snapshot in begun):
+            weight = 0.0
         self._begun_at_step = fragment.step = step
         tail = Trailer.own(replica, weight, self._choice.report(), alarm=self._judge.is_alarmed)
         via = "gather" if self._judge.distrusts_sums and "gather" in self._reduction.vias else self._choice.now()
         name = self._name
-        self._judge.begin(name, fragment.origin, far_out=FAR_OUT_APART if fragment.is_anew else self._averaged.far_out)
-        members = replica.group.view.members
-        who = self._parts.who(world.name, self.number, members) if self._parts.who else members
+        self._judge.begin(name, far_out=FAR_OUT_APART if fragment.is_anew else self._averaged.far_out)
+        who = self._parts.who(world.name, self.number, view.members) if self._parts.who else view.members
         meeting = Round(world, name, who, key=self.number, judge=self._judge)
-        task = self._spawn(self._outcome(meeting, tail, via, fragment, snapshot))
-        self._pending = Pending(meeting, via, fragment, snapshot, step, alone, world.now, task)
+        task = self._spawn(self._outcome(meeting, tail, via, fragment, begun))
+        self._pending = Pending(meeting, via, fragment, begun, step, alone, world.now, task)
         self.number += 1
+        return True
 
     @property
     def _name(self) -> str:
@@ -242,35 +246,22 @@ class Driver:
         return 1.0 if worse <= WORSE else (WORSE / worse if math.isfinite(worse) else 0.0)
 
     async def _outcome(
-        self, meeting: Round, tail: Vector, via: str, fragment: Fragment, snapshot: Vector | None
+        self, meeting: Round, tail: Vector, via: str, fragment: Fragment, snapshots: list[Vector | None]
     ) -> Outcome | None:
-        """What a round comes to.  All that can be done beside training is done here."""
-        payload = fragment.payload(snapshot, float(tail[0]))
-        if payload is None:
-            if not fragment.is_handed:
-                self.refused(meeting.name, "not finite")
-            snapshot, payload = None, fragment.unsent()
-            Trailer.silence(tail, len(self._replica.members), len(self.buffers))
-        result = await self._reduce(meeting, payload, tail, via)
-        if result is None:
+        """What a round comes to.  All that can be done beside training is done here, block by block."""
+        found = await self._exchange(meeting, tail, via, fragment, snapshots)
+        if found is None:
             return None
-        read = Trailer.read(result.tail, len(self._replica.members), len(self.buffers))
-        if read is None or not fragment.accepts(result, read.weight):
+        read = Trailer.read(found[0].tail, len(self._replica.members), len(self.buffers))
+        if read is None or not fragment.accepts([each.examined for each in found]):
             self.refused(meeting.name, "a sum that makes no sense")
             return Outcome.refused(via, len(self._replica.members))
-        mean = fragment.mean(result, read.weight)
-        await asyncio.sleep(0)
-        return await self._averaged.finish(fragment, Outcome(result.via or via, read, snapshot, mean))
-
-    async def _reduce(self, meeting: Round, payload: Vector, tail: Vector, via: str) -> Reduced | None:
-        if meeting.size == 1:
-            return Reduced(payload, tail)
-        try:
-            return await self._reduction(meeting, payload, tail, via)
-        except* NOT_UNDERSTOOD as errors:
-            why = f"not understood ({errors.exceptions[0]})"
-        self.refused(meeting.name, why)
-        return None
+        outcomes, digest = [], ""
+        for block, each in zip(fragment.blocks, found, strict=True):
+            outcome = BlockOutcome(block, each.snapshot, block.mean())
+            outcome, digest = await self._replica.world.offload(partial(self._averaged.finish, outcome, digest))
+            outcomes.append(outcome)
+        return Outcome(found[0].via or via, read, outcomes, digest)
 
     async def _wait(self) -> None:
         assert self._pending is not None
@@ -290,7 +281,7 @@ class Driver:
             self._pending = replace(pending, since=now)
             self._replica.group.object()
 
-    def _apply(self) -> bool:
+    async def _apply(self) -> bool:
         """Takes the result of the round under way, if it is there."""
         pending = self._pending
         if pending is None or not pending.task.done() or self._replica.group.held or self.is_astray:
@@ -304,16 +295,15 @@ class Driver:
             # have refused the sum, since they hold the same bytes.
             if outcome is not None:
                 self._distrust_sums()
-            pending.fragment.abandon(pending.snapshot)
+            _abandon(pending)
             return False
         tail = outcome.tail
         if tail.alarms > 0:  # which all members see alike
             self._distrust_sums()
         late = self._averaged.steps > pending.step
-        self._averaged.take(pending, outcome, late=late)
+        change_model = self._averaged.follow(pending, outcome, late=late)
         if len(self.buffers) and all_finite(tail.buffers):
             self.buffers = tail.buffers
-            replica.write(Quantity.BUFFERS, tail.buffers)
         replica.include(tail.work)
         self._judge.agreed({name: done for name, done in zip(replica.members, tail.work.tolist(), strict=True) if done})
         self._loss = replica.loss
@@ -324,7 +314,6 @@ class Driver:
             for old in list(self._results)[:-REMEMBERED]:
                 del self._results[old]
         self._choice.learn(pending.via, world.now - pending.since, tail.reports)
-        self.when.agreed()
         world.record(
             Exchanged(
                 at=world.now,
@@ -337,8 +326,21 @@ class Driver:
                 digest=outcome.digest,
             )
         )
+        await world.offload(partial(self._change, change_model, tail.buffers))
+        self.when.agreed()
         return True
+
+    def _change(self, change_model: Callable[[], None], buffers: Vector) -> None:
+        change_model()
+        if len(buffers) and all_finite(buffers):
+            self._replica.write(Quantity.BUFFERS, buffers)
 
     def _distrust_sums(self) -> None:
         if self._reduction.vias != ("gather",):
             self._judge.distrust_sums()
+
+
+def _abandon(pending: Pending) -> None:
+    """A round will not be: what it was given is the node's own again."""
+    for block, snapshot in zip(pending.fragment.blocks, pending.snapshots, strict=True):
+        block.abandon(snapshot)

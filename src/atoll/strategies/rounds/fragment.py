@@ -1,20 +1,18 @@
-"""A fragment of the vector that rounds are about, and what its rounds have led to on one node."""
+"""A fragment of the vector: the blocks that are exchanged in one round."""
 
+import itertools
 import math
 
 import numpy as np
 
-from atoll.codecs import Feedback
 from atoll.collectives import Lengths
-from atoll.collectives.reduce import Reduced
-from atoll.state import Saved
-from atoll.strategies.parts.ahead import Ahead, Steps
-from atoll.strategies.parts.correction import Correction, Uncorrected
-from atoll.strategies.parts.outer import Outer
-from atoll.vectors import Vector, all_finite, length
+from atoll.strategies.rounds.block import Block, Examined
+from atoll.strategies.rounds.composition import RoundParts
 
-__all__ = ["Fragment"]
+__all__ = ["BLOCK_VALUES", "Fragment", "cut"]
 
+BLOCK_VALUES = 1 << 20
+"""How many values a block has at most."""
 BEYOND_OWN = 1e5
 """How many times as long as what a member gave the mean of a round may be."""
 LEAST_MOVE = 1e-4
@@ -24,236 +22,89 @@ ABSURD = 20.0
 
 
 class Fragment:
-    """One fragment of the vector and what its rounds have led to."""
+    """The blocks that one round exchanges.
 
-    def __init__(
-        self,
-        span: slice,
-        outer: Outer,
-        ahead: Ahead,
-        correction: Correction,
-        decay: float,
-        *,
-        absolute: bool,
-        is_model: bool = True,
-    ) -> None:
-        self.span = span
-        self.correction = correction
+    Args:
+        blocks: one after the other in the vector.
+    """
+
+    def __init__(self, blocks: list[Block]) -> None:
+        self.blocks = blocks
+        self.span = slice(blocks[0].span.start, blocks[-1].span.stop)
         self.step = 0
         """When its last round began."""
-        self._outer = outer
-        self._ahead = ahead
-        self.feedback = Feedback(decay=decay)
-        self._absolute = absolute
-        self._is_model = is_model
-        self.agreed: Vector | None = None
-        """What all members hold since their last round."""
-        self._contributed: Vector | None = None
-        self._not_own: Vector | None = None
-        """Corrections that others' cancel: in the model, and not the node's to give."""
-        self._anew = False
-        self.is_handed = False
-        """Whether the member was handed the model and has not taken part in a round since: it has nothing to give yet,
-        and what it gave would hold the others back.
-        """
-        self._kept_before: Vector | None = None
-        self._given: tuple[Vector, float] | None = None
-        self._missed: Vector | None = None
-        """What the last round came to, less what of the node's own was in it."""
         self._lengths = Lengths(ABSURD)
         """How much the last rounds among these members have changed."""
-        self._unshared: Vector | None = None  # gradients that were used here and are in no round yet
 
     @property
     def is_anew(self) -> bool:
         """Whether the next round is the first among these members."""
-        return self._anew
+        return self.blocks[0].is_anew
 
     @property
-    def origin(self) -> Vector | None:
-        """What members' values are changes of; `None` where they bring changes, or gradients."""
-        return self.agreed if self._absolute and self._is_model else None
-
-    def accepts(self, result: Reduced, weight: float) -> bool:
-        """Whether a round's sum may be what its members brought: finite, and not many times as long as those before.
-
-        All members hold the same bytes and see the same.  What stays long is how things are.
-        """
-        unsent = result.unsent
-        self.feedback.keep(unsent if unsent is not None and all_finite(unsent) else None)
-        if not math.isfinite(weight) or weight < 0 or not all_finite(result.total):
-            return False
-        if weight == 0:
-            return True
-        mean = result.total / np.float32(weight)
-        change = mean if self.origin is None else mean - self.origin
-        found = length(change)
-        if self._is_beyond_own(found):
-            return False
-        return self._anew or self._lengths.scale("all", found) > 0
-
-    def _is_beyond_own(self, found: float) -> bool:
-        """Whether a mean is absurdly long beside what this member gave: before there are rounds to compare it with,
-        somebody may have added up wrongly.  What honest members give differs by far less.
-        """
-        if self._given is None or self._given[1] <= 0:
-            return False
-        own = self._given[0] / np.float32(self._given[1])
-        moved = length(own if self.origin is None else own - self.origin)
-        if self.agreed is not None:  # who has learned all that its data says gives next to nothing, and is right to
-            moved = max(moved, LEAST_MOVE * length(self.agreed))
-        return 0 < moved < found / BEYOND_OWN
-
-    @property
-    def pulls(self) -> bool:
-        return self._ahead.pulls
-
-    def pull(self, values: Vector) -> Vector:
-        found = self._ahead.pull(values)
-        return np.zeros_like(values) if found is None else found
-
-    def start(self, initial: Vector) -> None:
-        self._outer.start(initial)
-        self.agreed = initial
-
-    def collect(self, gradient: Vector) -> None:
-        self._unshared = gradient if self._unshared is None else self._unshared + gradient
-
-    def collected(self) -> Vector | None:
-        """All gradients that were used since the last round: had only the present one been shared, replicas that went
-        on alone for a while would never meet again.
-        """
-        collected, self._unshared = self._unshared, None
-        return collected
-
-    def begin(self, snapshot: Vector | None) -> bool:
-        """A round begins with the model as it is; whether that is of use to anybody."""
-        self._given = None
-        self._kept_before = self.feedback.kept
-        self._contributed = None
-        if snapshot is None or not (self._ahead.adds or all_finite(snapshot)):  # who keeps nothing can see that later
-            return False
-        self._contributed = self._ahead.contribution(snapshot)
-        self._not_own = self.correction.begin()
-        return True
-
-    def payload(self, snapshot: Vector | None, weight: float) -> Vector | None:
-        """What the member gives to the round that it has begun: its values or what has changed in them, and what it has
-        not sent before.
-
-        `None` if that is of no use to anybody.
-        """
-        if snapshot is None or self._contributed is None:
-            return None
-        given = self._contributed
-        if self._not_own is not None:
-            given = given - self._not_own
-        if not self._absolute:
-            assert self.agreed is not None
-            given = given - self.agreed
-        given = self.feedback.given(given if weight == 1 else given * np.float32(weight))
-        if not all_finite(given):
-            self.feedback.keep(self._kept_before)
-            return None
-        self._given = given, weight
-        return given
-
-    def abandon(self, snapshot: Vector | None) -> None:
-        """The round that was begun with this snapshot will not be: what it was given is the node's own again."""
-        self.feedback.keep(self._kept_before)
-        if snapshot is not None and self._contributed is not None:
-            self._ahead.give_back(self._contributed - snapshot)
-
-    def save(self, *, under_way: bool = False, snapshot: Vector | None = None) -> Saved:
-        """What the node has not told yet.
-
-        Args:
-            under_way: whether the fragment is in a round, which is not counted on.
-            snapshot: that round's.
-        """
-        kept, unused = self.feedback.kept, self._ahead.unused
-        if under_way:
-            kept = self._kept_before
-        if snapshot is not None and self._contributed is not None:
-            more = self._contributed - snapshot
-            unused = more if unused is None else unused + more
-        found = {"kept": kept, "unused": unused}
-        return {name: values for name, values in found.items() if values is not None}
-
-    def load(self, saved: Saved) -> None:
-        self.feedback.keep(saved.get("kept"))
-        if "unused" in saved:
-            self._ahead.give_back(saved["unused"])
+    def is_handed(self) -> bool:
+        """Whether the member was handed the model, and has nothing to give yet."""
+        return self.blocks[0].is_handed
 
     def restart(self) -> None:
         """Rounds are among others from now on, who know nothing of those before."""
         self._lengths.clear()
-        self._ahead.restart()
-        self._unshared = None  # models are averaged next, and these gradients are in them
+        for block in self.blocks:
+            block.restart()
 
-    def begin_from(self, held: Vector, *, handed: bool = False) -> None:
-        """All members go on from this, each with the model that it has, which may be just that, `handed` over.
+    def accepts(self, examined: list[Examined | None]) -> bool:
+        """Whether a round's sum may be what its members brought: finite, and not many times as long as those before.
 
-        The next mean is of what was learned apart and is taken as it is: what an outer optimiser made of it would
-        depend on where each has been.
+        All members hold the same bytes and see the same.  What stays long is how things are.
         """
-        self.agreed = held
-        self._outer.start(held)
-        self._anew = True
-        self.is_handed = self.is_handed or handed
+        found = [each for each in examined if each is not None]
+        if len(found) < len(examined):
+            return False
+        changed = math.sqrt(sum(each.changed for each in found))
+        if self._is_beyond_own(changed, found):
+            return False
+        if self.is_anew or not any(each.counts for each in found):
+            return True
+        return self._lengths.scale("all", changed) > 0
 
-    def unsent(self) -> Vector:
-        """What the member can still give when it has nothing new."""
-        return self.feedback.given(np.zeros(self.span.stop - self.span.start, dtype=np.float32))
-
-    def mean(self, result: Reduced, weight: float) -> Vector | None:
-        """What a round says; `None` if it says nothing of use.  All members hold the same bytes and see the same."""
-        unsent = result.unsent
-        if weight <= 0:
-            return None
-        mean: Vector = result.total / np.float32(weight)
-        if self._given is not None and self._given[1] > 0 and not isinstance(self.correction, Uncorrected):
-            sent = self._given[0] if unsent is None else self._given[0] - unsent
-            self._missed = mean - sent / np.float32(self._given[1])
-        if self._absolute:
-            return mean
-        assert self.agreed is not None
-        return self.agreed + mean
-
-    def follows(self, mean: Vector | None) -> Vector:
-        """What all members agree on when they take this mean.
-
-        Nothing is agreed on yet: a round that is given up after all begins from what was (`begin_from`).
+    @staticmethod
+    def _is_beyond_own(changed: float, found: list[Examined]) -> bool:
+        """Whether a mean is absurdly long beside what this member gave: before there are rounds to compare it with,
+        somebody may have added up wrongly.  What honest members give differs by far less.
         """
-        assert self.agreed is not None
-        if mean is None:
-            return self.agreed
-        if not self._anew:
-            return self._outer(mean)
-        self._outer.start(mean)
-        self._missed = None  # it is of all that was learned apart, not of what a node's next steps will miss
-        return mean
+        if not any(each.gave for each in found):
+            return False
+        # A member that has learned all that its data says gives next to nothing, and is right to.
+        agreed = math.sqrt(sum(each.agreed for each in found))
+        moved = max(math.sqrt(sum(each.moved for each in found)), LEAST_MOVE * agreed)
+        return 0 < moved < changed / BEYOND_OWN
 
-    def change(self, agreed: Vector, snapshot: Vector | None) -> Vector | None:
-        """What to add to a model that has made steps since the snapshot; `None` where that needs more to be known."""
-        return agreed - snapshot if self._ahead.adds and snapshot is not None else None
 
-    def agree(self, agreed: Vector) -> None:
-        """The member takes what follows from a round."""
-        self.agreed, self._anew = agreed, False
-        if self._missed is not None:
-            self.correction.learn(self._missed)
-            self._missed = None
+def cut(size: int, parts: RoundParts, *, absolute: bool, is_model: bool) -> list[Fragment]:
+    """A vector in the fragments that rounds take in turn, each in blocks.
 
-    def on_top(self, own: Vector, snapshot: Vector, steps: Steps) -> Vector:
-        """The member's model from now on.
-
-        Args:
-            own: its model now.
-            snapshot: what it was when the round began.
-            steps: when that was, and how many steps it has done since.
-        """
-        assert self.agreed is not None
-        if steps.since == 0 and self._ahead.adds:
-            return self.agreed
-        return self.agreed + self._ahead(self.agreed, own, own - snapshot, steps)
+    Args:
+        size: how many values the vector has.
+        parts: what rounds are.
+        absolute: whether members bring values, and not what has changed in them.
+        is_model: whether the values are a model's.
+    """
+    edges = np.linspace(0, size, parts.fragments + 1).round().astype(int).tolist()
+    largest = BLOCK_VALUES if parts.reduction().by_block else max(size, 1)
+    return [
+        Fragment(
+            [
+                Block(
+                    slice(first, min(first + largest, stop)),
+                    parts.outer(),
+                    parts.ahead(),
+                    parts.correction(),
+                    parts.decay,
+                    absolute=absolute,
+                    is_model=is_model,
+                )
+                for first in range(start, max(stop, start + 1), largest)
+            ]
+        )
+        for start, stop in itertools.pairwise(edges)
+    ]

@@ -2,6 +2,7 @@
 own.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -15,9 +16,10 @@ from atoll.strategies.rounds.composition import Meeting, RoundParts
 from atoll.strategies.rounds.driver import LEAST_WAIT_S, Driver
 from atoll.strategies.rounds.fragment import Fragment
 from atoll.strategies.rounds.models import ModelRounds
-from atoll.strategies.rounds.outcome import Outcome, Pending
+from atoll.strategies.rounds.outcome import BlockOutcome, Outcome, Pending
 from atoll.strategies.talk import Spawn, Talk
-from atoll.vectors import Vector, all_finite, digest
+from atoll.vectors import Vector, all_finite
+from atoll.vectors import digest as digest_of
 
 __all__ = ["GradientRounds"]
 
@@ -56,7 +58,7 @@ class GradientRounds(Talk):
         group = self._replica.group
         self._merged = False
         if not (group.held or group.is_alone) and self._models.settled:
-            self._collect()
+            await self._replica.world.offload(self._collect)
             self._merged = await self._driver.turn()
 
     async def after_step(self) -> bool:
@@ -75,8 +77,8 @@ class GradientRounds(Talk):
         if not all_finite(own):
             self._replica.write(Quantity.GRADIENT, np.zeros_like(own))
             return
-        for fragment in self._driver.fragments:
-            fragment.collect(own[fragment.span])
+        for block in self._driver.blocks:
+            block.collect(own[block.span])
 
     # What the driver averages ---
 
@@ -85,22 +87,27 @@ class GradientRounds(Talk):
         """A gradient is exchanged before its step is counted."""
         return self._replica.steps + 1
 
-    def snapshot(self, fragment: Fragment, step: int, *, corrected: bool) -> tuple[Vector | None, int]:
-        return fragment.collected(), step - fragment.step + corrected
+    async def snapshots(self, fragment: Fragment, step: int, *, corrected: bool) -> tuple[list[Vector | None], int]:
+        return [block.collected() for block in fragment.blocks], step - fragment.step + corrected
 
-    async def finish(self, fragment: Fragment, found: Outcome) -> Outcome:  # noqa: ARG002 - the shape of the part
+    def finish(self, found: BlockOutcome, digest: str) -> tuple[BlockOutcome, str]:
         if found.mean is None:
-            return found
+            return found, digest
         mean = self._post(found.mean) if self._post else found.mean
-        return replace(found, mean=mean, digest=digest(mean))
+        return replace(found, mean=mean), digest_of(mean, digest)
 
-    def take(self, pending: Pending, outcome: Outcome, *, late: bool) -> None:
-        if outcome.mean is None:
+    def follow(self, pending: Pending, outcome: Outcome, *, late: bool) -> Callable[[], None]:
+        return lambda: self._change_gradient(outcome.blocks, adds=late or pending.alone > 1)
+
+    def _change_gradient(self, blocks: list[BlockOutcome], *, adds: bool) -> None:
+        taken = [(found, found.mean) for found in blocks if found.mean is not None]
+        if not taken:
             return
-        span, snapshot, mean = pending.fragment.span, outcome.snapshot, outcome.mean
         values = self._replica.read(Quantity.GRADIENT)
-        if snapshot is None or late or pending.alone > 1:
-            values[span] += mean if snapshot is None else mean - snapshot
-        else:
-            values[span] = mean
+        for found, mean in taken:
+            span, snapshot = found.block.span, found.snapshot
+            if snapshot is None or adds:
+                values[span] += mean if snapshot is None else mean - snapshot
+            else:
+                values[span] = mean
         self._replica.write(Quantity.GRADIENT, values)

@@ -9,7 +9,6 @@ one member has anything to go on from, the others are handed its model as it is 
 A node that is alone holds no rounds.
 """
 
-import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
@@ -19,16 +18,18 @@ from atoll.collectives.judge import FAR_OUT
 from atoll.membership import Summary, View
 from atoll.state import Saved, section, under
 from atoll.strategies.parts.ahead import Steps
+from atoll.strategies.parts.correction import Uncorrected
 from atoll.strategies.replica import Quantity, Replica
 from atoll.strategies.rounds.composition import RoundParts
 from atoll.strategies.rounds.driver import FIRST_WAIT_S, Driver
 from atoll.strategies.rounds.fragment import Fragment
 from atoll.strategies.rounds.handover import Handover
 from atoll.strategies.rounds.lineage import START, Lineage, Standing, common_agreement
-from atoll.strategies.rounds.outcome import Outcome, Pending
+from atoll.strategies.rounds.outcome import BlockOutcome, Outcome, Pending
 from atoll.strategies.talk import Spawn, Talk
 from atoll.trace import Joined
-from atoll.vectors import Vector, all_finite, digest
+from atoll.vectors import Vector, all_finite, joined
+from atoll.vectors import digest as digest_of
 from atoll.world.hearing import NOT_UNDERSTOOD
 
 __all__ = ["ModelRounds"]
@@ -64,7 +65,7 @@ class ModelRounds(Talk):
         """What the view goes on from, as far as this node holds it."""
         self._is_sole_holder = False
         """Whether the others are to be handed this node's model, as it is at the next step boundary."""
-        spans = [fragment.span for fragment in self._driver.fragments]
+        spans = [block.span for block in self._driver.blocks]
         sizes = [*(span.stop - span.start for span in spans), len(self._driver.buffers)]
         optimizer = parts.meeting.handover == "optimizer"
         self._handover = Handover(replica, sizes, self._to_hand_out, optimizer=optimizer)
@@ -78,15 +79,18 @@ class ModelRounds(Talk):
         self._lineage = Lineage(self._driver.held, start, is_new=not world.is_founder)
 
     async def after_gradient(self) -> None:
-        pulls = [(fragment.span, fragment.pull) for fragment in self._driver.fragments if fragment.pulls]
-        if pulls:
-            values, gradient = self._replica.read(Quantity.PARAMETERS), self._replica.read(Quantity.GRADIENT)
-            for span, pull in pulls:
-                gradient[span] += pull(values[span])
-            self._replica.write(Quantity.GRADIENT, gradient)
+        if self._driver.blocks[0].pulls:
+            await self._replica.world.offload(self._pull)
+
+    def _pull(self) -> None:
+        values, gradient = self._replica.read(Quantity.PARAMETERS), self._replica.read(Quantity.GRADIENT)
+        for block in self._driver.blocks:
+            gradient[block.span] += block.pull(values[block.span])
+        self._replica.write(Quantity.GRADIENT, gradient)
 
     async def after_step(self) -> bool:
-        self._correct()
+        if not isinstance(self._driver.blocks[0].correction, Uncorrected):
+            await self._replica.world.offload(self._correct)
         group = self._replica.group
         if group.held or self._driver.is_astray:
             return False
@@ -118,7 +122,7 @@ class ModelRounds(Talk):
         return not self._handover.is_under_way and (self._replica.group.view.number == 0 or self._driver.number > 0)
 
     def _correct(self) -> None:
-        steps = [(each.span, each.correction.step()) for each in self._driver.fragments]
+        steps = [(each.span, each.correction.step()) for each in self._driver.blocks]
         corrections = [(span, correction) for span, correction in steps if correction is not None]
         if corrections:
             values = self._replica.read(Quantity.PARAMETERS)
@@ -132,39 +136,45 @@ class ModelRounds(Talk):
     def steps(self) -> int:
         return self._replica.steps
 
-    def snapshot(self, fragment: Fragment, step: int, *, corrected: bool) -> tuple[Vector | None, int]:  # noqa: ARG002
-        return self._replica.read(Quantity.PARAMETERS)[fragment.span], 1
+    async def snapshots(self, fragment: Fragment, step: int, *, corrected: bool) -> tuple[list[Vector | None], int]:  # noqa: ARG002
+        values = await self._replica.world.offload(lambda: self._replica.read(Quantity.PARAMETERS))
+        return [values[block.span] for block in fragment.blocks], 1
 
-    async def finish(self, fragment: Fragment, found: Outcome) -> Outcome:
-        agreed = fragment.follows(found.mean)
-        await asyncio.sleep(0)
-        is_whole = len(self._driver.fragments) == 1
-        change = fragment.change(agreed, found.snapshot) if found.mean is not None and is_whole else None
-        await asyncio.sleep(0)
-        return replace(found, agreed=agreed, change=change, digest=digest(agreed))
+    def finish(self, found: BlockOutcome, digest: str) -> tuple[BlockOutcome, str]:
+        agreed = found.block.follows(found.mean)
+        change = found.block.change(agreed, found.snapshot) if found.mean is not None else None
+        return replace(found, agreed=agreed, change=change), digest_of(agreed, digest)
 
-    def take(self, pending: Pending, outcome: Outcome, *, late: bool) -> None:  # noqa: ARG002 - the shape of the part
-        self._follow(pending, outcome)
+    def follow(self, pending: Pending, outcome: Outcome, *, late: bool) -> Callable[[], None]:  # noqa: ARG002
+        for found in outcome.blocks:
+            found.block.is_handed = False
+            assert found.agreed is not None
+            if found.mean is not None:
+                found.block.agree(found.agreed)
         self._lineage.agreed(self._replica.group.view.name, pending.meeting.key + 1, self._driver.held)
+        steps = Steps(pending.step, self._replica.steps - pending.step, len(self._replica.members))
+        return lambda: self._change_model(outcome.blocks, steps)
 
-    def _follow(self, pending: Pending, outcome: Outcome) -> None:
+    def _change_model(self, blocks: list[BlockOutcome], steps: Steps) -> None:
         """The model follows what was agreed on."""
-        replica, fragment = self._replica, pending.fragment
-        fragment.is_handed = False
-        assert outcome.agreed is not None
-        if outcome.mean is not None:
-            fragment.agree(outcome.agreed)
-        elif outcome.snapshot is not None:
+        replica = self._replica
+        taken = [found for found in blocks if found.mean is not None or found.snapshot is None]
+        if not taken:
             return
-        steps = Steps(pending.step, replica.steps - pending.step, len(replica.members))
-        if outcome.change is not None and steps.since > 0:
-            replica.add(Quantity.PARAMETERS, outcome.change)
+        changes = [each.change for each in taken if each.change is not None] if steps.since > 0 else []
+        if len(changes) == len(self._driver.blocks):
+            replica.add(Quantity.PARAMETERS, joined(changes))
             return
         values = replica.read(Quantity.PARAMETERS)
-        if outcome.snapshot is None:
-            values[fragment.span] = outcome.agreed
-        else:
-            values[fragment.span] = fragment.on_top(values[fragment.span], outcome.snapshot, steps)
+        for found in taken:
+            span = found.block.span
+            assert found.agreed is not None
+            if found.snapshot is None:
+                values[span] = found.agreed
+            elif found.change is not None and steps.since > 0:
+                values[span] += found.change
+            else:
+                values[span] = found.block.on_top(values[span], found.snapshot, steps)
         replica.write(Quantity.PARAMETERS, values)
 
     # Who is here ---
@@ -213,8 +223,8 @@ class ModelRounds(Talk):
         """Rounds are among others from now on."""
         self._begin_anew()
         self._lineage.ends()
-        for fragment in self._driver.fragments:
-            fragment.correction.here(everybody=len(view.members) == len(self._replica.members))
+        for block in self._driver.blocks:
+            block.correction.here(everybody=len(view.members) == len(self._replica.members))
         common = common_agreement({name: self._read(summaries[name]) for name in view.members}, view.name)
         self._common, self._is_sole_holder = None, False
         if self._replica.world.name not in common.holders:
@@ -247,7 +257,7 @@ class ModelRounds(Talk):
         if not all_finite(values):  # what was agreed on last is better
             self._common = self._lineage.held
         else:
-            self._common = [values[fragment.span] for fragment in self._driver.fragments]
+            self._common = [values[block.span] for block in self._driver.blocks]
             self._driver.begin_from(self._common)
         self._lineage.agreed(self._replica.group.view.name, 0, self._common)
         self._handover.changed()

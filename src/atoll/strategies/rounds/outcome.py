@@ -1,17 +1,19 @@
 """A round that is under way, what it comes to, and what the quantity that it averages has to say."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from atoll.collectives import Round
+from atoll.strategies.rounds.block import Block
 from atoll.strategies.rounds.fragment import Fragment
 from atoll.strategies.rounds.trailer import Trailer
 from atoll.vectors import Vector
 
-__all__ = ["Averaged", "Outcome", "Pending"]
+__all__ = ["Averaged", "BlockOutcome", "Outcome", "Pending"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +23,8 @@ class Pending:
     meeting: Round
     via: str
     fragment: Fragment
-    snapshot: Vector | None
-    """What the member had; `None` if it was of no use."""
+    snapshots: "list[Vector | None]"
+    """What the member had, a vector a block; `None` where it was of no use."""
     step: int
     alone: int
     """How many steps' gradients the snapshot holds."""
@@ -31,11 +33,10 @@ class Pending:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a round came to."""
+class BlockOutcome:
+    """What a round came to for one block."""
 
-    via: str
-    tail: Trailer
+    block: Block
     snapshot: Vector | None
     """What the member had; `None`: of no use to the others, so that it goes on with what they agree on."""
     mean: Vector | None
@@ -44,6 +45,15 @@ class Outcome:
     """What all members hold from now on; `None` where that is no model."""
     change: Vector | None = None
     """What to add to a model that has made steps since; `None`: what lies on top of what is agreed on must be seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a round came to."""
+
+    via: str
+    tail: Trailer
+    blocks: list[BlockOutcome]
     digest: str = ""
     is_refused: bool = False
     """Whether its sum makes no sense."""
@@ -51,7 +61,7 @@ class Outcome:
     @classmethod
     def refused(cls, via: str, members: int) -> "Outcome":
         nothing: Vector = np.zeros(0, dtype=np.float32)
-        return cls(via, Trailer(0.0, np.zeros(members, dtype=np.int64), nothing, nothing), None, None, is_refused=True)
+        return cls(via, Trailer(0.0, np.zeros(members, dtype=np.int64), nothing, nothing), [], is_refused=True)
 
 
 class Averaged(Protocol):
@@ -69,11 +79,16 @@ class Averaged(Protocol):
     def suffix(self) -> str:
         """What the names of rounds among some end with."""
 
-    def snapshot(self, fragment: Fragment, step: int, *, corrected: bool) -> tuple[Vector | None, int]:
-        """What a member gives to a round, and how many steps' gradients are in it."""
+    async def snapshots(self, fragment: Fragment, step: int, *, corrected: bool) -> tuple[list[Vector | None], int]:
+        """What a member gives to a round, a vector a block, and how many steps' gradients are in it."""
 
-    async def finish(self, fragment: Fragment, found: Outcome) -> Outcome:
-        """Completes what a round came to, beside training: each line may take as long as copying a model."""
+    def finish(self, found: BlockOutcome, digest: str) -> tuple[BlockOutcome, str]:
+        """Completes what a round came to for a block, on a thread beside the event loop.
 
-    def take(self, pending: Pending, outcome: Outcome, *, late: bool) -> None:
-        """The node follows what a round came to."""
+        Args:
+            found: what it came to so far.
+            digest: of the blocks before it; returned with this one's.
+        """
+
+    def follow(self, pending: Pending, outcome: Outcome, *, late: bool) -> Callable[[], None]:
+        """The node follows what a round came to.  Returns what is to be done to its model: that takes a while."""

@@ -49,6 +49,11 @@ class Trailer:
         tail[_numbers(count) : _numbers(count) + buffers] = 0.0
 
     @staticmethod
+    def numbers(tail: Vector, count: int) -> Vector:
+        """A copy of what comes before the buffers: what goes with every block but the first."""
+        return tail[: _numbers(count)].copy()
+
+    @staticmethod
     def trailer(replica: Replica, buffers: int) -> TrailerLayout:
         """What may stand where."""
         count, places = len(replica.members), {name: place for place, name in enumerate(replica.members)}

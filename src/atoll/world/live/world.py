@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+import os
 import random
 import sys
 import threading
@@ -81,6 +82,7 @@ class LiveWorld(World):
         self.slowness: Callable[[float], float] = lambda _now: 1.0
         """How much slower than it should be this node is at a time."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="training")
+        self._helpers = ThreadPoolExecutor(_helpers(), thread_name_prefix="exchange")
         self._is_torch_seeded = False
         self._sent_before = 0
         self.host = Host(
@@ -182,6 +184,9 @@ class LiveWorld(World):
     async def aside(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
+    async def offload(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._helpers, work)
+
     def _seed_torch(self) -> None:
         """A node's random state is its own, and the same in every world."""
         torch = sys.modules.get("torch")
@@ -212,6 +217,7 @@ class LiveWorld(World):
             task.cancel()
         await self.host.close()
         self._thread.shutdown(wait=False, cancel_futures=True)
+        self._helpers.shutdown(wait=False, cancel_futures=True)
         self._write_events()
 
     async def _keep_flushing(self) -> None:
@@ -300,6 +306,11 @@ class LivePeer(Peer):
 
     async def receive(self, channel: str) -> Message:
         return await self._world.receive_from(self.name, channel)
+
+
+def _helpers() -> int:
+    """How many threads encode and add vectors: a quarter of the cores, so that most are left to training."""
+    return max(1, min(4, (os.cpu_count() or 1) // 4))
 
 
 async def _at_once() -> None:

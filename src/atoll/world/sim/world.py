@@ -166,6 +166,9 @@ class SimWorld(World):
     async def aside(self, work: Callable[[], T]) -> T:
         return work()
 
+    async def offload(self, work: Callable[[], T]) -> T:
+        return work()
+
     @contextmanager
     def _own_torch_randomness(self) -> Iterator[None]:
         """Nodes share a process, and torch has one random state a process: each node's own is put in place while it

@@ -4,6 +4,7 @@ from atoll.collectives.reduce import Reduced
 from atoll.strategies.parts.ahead import OwnSteps, SharedSteps, Steps
 from atoll.strategies.parts.correction import Uncorrected
 from atoll.strategies.parts.outer import Nesterov, TakeMean
+from atoll.strategies.rounds.block import Block
 from atoll.strategies.rounds.fragment import Fragment
 
 
@@ -14,16 +15,16 @@ def vector(*values: float) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
 def test_a_round_that_is_given_up_costs_nothing() -> None:
     """What a codec had not sent, and what a node had kept of its own steps, goes with the next one."""
     ahead = SharedSteps(reach=0.0)
-    fragment = Fragment(slice(0, 2), TakeMean(), ahead, Uncorrected(), 1.0, absolute=False)
-    fragment.start(vector(0, 0))
+    block = Block(slice(0, 2), TakeMean(), ahead, Uncorrected(), 1.0, absolute=False)
+    block.start(vector(0, 0))
     ahead(vector(0, 0), vector(1, 1), vector(1, 1), Steps(1, 1))
     ahead(vector(0, 0), vector(1, 1), vector(1, 1), Steps(2, 1))  # keeps one step of 1
-    fragment.feedback.keep(vector(10, 20))
-    assert fragment.begin(vector(3, 3))
-    first = fragment.payload(vector(3, 3), 1.0)
-    fragment.abandon(vector(3, 3))
-    assert fragment.begin(vector(3, 3))
-    again = fragment.payload(vector(3, 3), 1.0)
+    block.feedback.keep(vector(10, 20))
+    assert block.begin(vector(3, 3))
+    first = block.payload(vector(3, 3), 1.0)
+    block.abandon(vector(3, 3))
+    assert block.begin(vector(3, 3))
+    again = block.payload(vector(3, 3), 1.0)
     assert first is not None
     assert again is not None
     assert first.tolist() == again.tolist() == [14, 24]
@@ -32,20 +33,21 @@ def test_a_round_that_is_given_up_costs_nothing() -> None:
 def test_who_has_nothing_left_to_learn_takes_what_others_have_learned() -> None:
     """Its own change is next to nothing, so a sound mean is many times as long; one that is absurd is not taken."""
     for mean, sound in ((1.0, True), (1e4, False)):
-        fragment = Fragment(slice(0, 2), TakeMean(), OwnSteps(), Uncorrected(), 1.0, absolute=False)
-        fragment.start(vector(10, 10))
-        assert fragment.begin(vector(10, 10.000001))
-        assert fragment.payload(vector(10, 10.000001), 1.0) is not None
-        assert fragment.accepts(Reduced(vector(mean, mean), vector(1.0)), 1.0) is sound
+        block = Block(slice(0, 2), TakeMean(), OwnSteps(), Uncorrected(), 1.0, absolute=False)
+        block.start(vector(10, 10))
+        assert block.begin(vector(10, 10.000001))
+        assert block.payload(vector(10, 10.000001), 1.0) is not None
+        found = block.receive(Reduced(vector(mean, mean), vector(1.0)), 1.0)
+        assert Fragment([block]).accepts([found]) is sound
 
 
 def test_whatever_was_before_all_who_begin_from_the_same_go_on_alike() -> None:
-    def fragment() -> Fragment:
-        made = Fragment(slice(0, 2), Nesterov(rate=0.7, momentum=0.9), OwnSteps(), Uncorrected(), 1.0, absolute=True)
+    def block() -> Block:
+        made = Block(slice(0, 2), Nesterov(rate=0.7, momentum=0.9), OwnSteps(), Uncorrected(), 1.0, absolute=True)
         made.start(vector(0, 0))
         return made
 
-    one, other = fragment(), fragment()
+    one, other = block(), block()
     for value in (1.0, 2.0, 4.0):
         one.agree(one.follows(vector(value, -value)))
     for each in (one, other, other):  # one of them twice: nobody had met in between

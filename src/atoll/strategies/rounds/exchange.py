@@ -1,0 +1,117 @@
+"""The exchange of a fragment: a pipeline over its blocks.
+
+Each block is encoded, sent, received, added up and examined on its own, a few of them at a time, so that computing and
+transfers overlap.  All that touches values is done beside the event loop (`World.offload`), which only moves bytes.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+from atoll.collectives import BlockTurn, Round
+from atoll.collectives.reduce import Reduced, Reduction
+from atoll.strategies.replica import Replica
+from atoll.strategies.rounds.block import Block, Examined
+from atoll.strategies.rounds.fragment import Fragment
+from atoll.strategies.rounds.trailer import Trailer
+from atoll.vectors import Vector
+from atoll.world.hearing import NOT_UNDERSTOOD
+
+__all__ = ["Exchange", "ExchangedBlock"]
+
+BLOCKS_UNDER_WAY = 8
+"""How many blocks of a round are on their way at a time."""
+
+
+class ExchangedBlock(NamedTuple):
+    """What the exchange of a block came to."""
+
+    tail: Vector
+    """The sum of all members' trailers."""
+    via: str
+    snapshot: Vector | None
+    """What the member had; `None` if it was of no use."""
+    examined: Examined | None
+    """`None`: its sum is not finite."""
+
+
+class Exchange:
+    """One node's part in exchanging blocks.
+
+    Args:
+        replica: the node's model.
+        reduction: how members add up.
+        buffers: how many values the model's buffers have.
+        refuse: called with a round's name, and why something of it was refused.
+    """
+
+    def __init__(
+        self, replica: Replica, reduction: Reduction, buffers: int, refuse: Callable[[str, str], None]
+    ) -> None:
+        self._replica = replica
+        self._reduction = reduction
+        self._buffers = buffers
+        self._refuse = refuse
+
+    async def __call__(
+        self, meeting: Round, tail: Vector, via: str, fragment: Fragment, snapshots: list[Vector | None]
+    ) -> list[ExchangedBlock] | None:
+        """Exchanges all blocks of a fragment; `None` if a peer sent something that is no part of a round."""
+        count = len(fragment.blocks)
+        if count == 1:
+            only = await self._block(meeting, tail, via, fragment.blocks[0], snapshots[0])
+            return None if only is None else [only]
+        room, turn = asyncio.Semaphore(BLOCKS_UNDER_WAY), BlockTurn()
+        short = Trailer.numbers(tail, len(self._replica.members))
+        tasks: list[asyncio.Task[ExchangedBlock]] = []
+
+        async def exchange(place: int, turn: BlockTurn) -> ExchangedBlock:
+            of_block = replace(meeting, name=f"{meeting.name}/{place}" if place else meeting.name, turn=turn)
+            own_tail = short.copy() if place else tail
+            found = await self._block(of_block, own_tail, via, fragment.blocks[place], snapshots[place])
+            room.release()
+            if found is None:
+                raise _NotUnderstood
+            return found
+
+        understood = True
+        try:
+            async with asyncio.TaskGroup() as group:
+                for place in range(count):
+                    await room.acquire()
+                    tasks.append(group.create_task(exchange(place, turn)))
+                    turn = BlockTurn(turn)
+        except* _NotUnderstood:
+            understood = False
+        return [task.result() for task in tasks] if understood else None
+
+    async def _block(
+        self, meeting: Round, tail: Vector, via: str, block: Block, snapshot: Vector | None
+    ) -> ExchangedBlock | None:
+        offload = self._replica.world.offload
+        payload = await offload(lambda: block.payload(snapshot, float(tail[0])))
+        if payload is None:
+            if not block.is_handed:
+                self._refuse(meeting.name, "not finite")
+            snapshot, payload = None, block.unsent()
+            Trailer.silence(tail, len(self._replica.members), self._buffers)
+        result = await self._reduce(replace(meeting, origin=block.origin), payload, tail, via)
+        if result is None:
+            return None
+        examined = await offload(lambda: block.receive(result, float(result.tail[0])))
+        return ExchangedBlock(result.tail, result.via, snapshot, examined)
+
+    async def _reduce(self, meeting: Round, payload: Vector, tail: Vector, via: str) -> Reduced | None:
+        if meeting.size == 1:
+            return Reduced(payload.copy(), tail)
+        try:
+            return await self._reduction(meeting, payload, tail, via)
+        except* NOT_UNDERSTOOD as errors:
+            why = f"not understood ({errors.exceptions[0]})"
+        self._refuse(meeting.name, why)
+        return None
+
+
+class _NotUnderstood(Exception):
+    """A peer sent something that is no part of a round."""

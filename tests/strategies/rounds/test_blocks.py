@@ -1,0 +1,92 @@
+"""Long vectors are exchanged in blocks, and nothing else is different."""
+
+import numpy as np
+import pytest
+
+from atoll.strategies import parse_strategy
+from atoll.strategies.rounds import exchange, fragment
+from atoll.world.base import World
+from tests.strategies.nodes import Numbers, VectorReplica, run_strategy
+from tests.strategies.rounds.test_here import Events
+from tests.world.networks import network
+
+CALM = '[[node]]\ncount = 3\nstep_s = 0.5\n[[link]]\namong = "*"\nlatency_ms = 20\nrate_mbps = 5\n'
+CRASH = '[[fault]]\nkind = "crash"\nnodes = "2"\nat = 20\nuntil = 30\n'
+VALUES = 40
+
+
+def apart(world: World) -> tuple[Numbers, Numbers]:
+    rank = int(world.name)
+    return np.linspace(0, 1, VALUES), np.cos(np.arange(VALUES) + rank)
+
+
+def run(
+    spec: str, block: int, monkeypatch: pytest.MonkeyPatch, script: str = ""
+) -> tuple[dict[str, VectorReplica], Events]:
+    monkeypatch.setattr(fragment, "BLOCK_VALUES", block)
+    monkeypatch.setattr(exchange, "BLOCKS_UNDER_WAY", 3)
+    events = Events()
+    replicas = run_strategy(network(CALM), parse_strategy(spec), apart, steps=60, trace=events, script=script)
+    return replicas, events
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "allreduce:every=4",
+        "allreduce:every=4,via=ring",
+        "allreduce:every=4,via=gather",
+        "allreduce:every=4,via=star",
+        "allreduce:gradient",
+        "diloco:every=4",
+        "diloco:every=4,fragments=2",
+        "admm:every=4",
+        "vrl:every=4",
+    ],
+)
+def test_blocks_come_to_what_the_whole_vector_comes_to(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a value's mean does not depend on other values."""
+    whole, _ = run(spec, 1 << 20, monkeypatch)
+    cut, events = run(spec, 7, monkeypatch)
+    events.check()
+    for name, replica in whole.items():
+        assert cut[name].values == pytest.approx(replica.values, rel=1e-4, abs=1e-4)
+        assert cut[name].work.tolist() == replica.work.tolist()
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "allreduce:every=3,codec=int8",
+        "diloco:every=3,codec=bits1,overlap",
+        "sparseloco:every=3",
+        "allreduce:every=3,robust=median",
+        "flexible",
+        "powersgd:every=3",
+        "gossip",
+    ],
+)
+def test_all_members_hold_the_same_bytes(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is sent of blocks, and when a member vanishes while they are under way."""
+    replicas, events = run(spec, 7, monkeypatch, CRASH)
+    events.check()
+    assert all(np.isfinite(replica.values).all() for replica in replicas.values())
+    if spec != "gossip":
+        assert sum(event.node == "0" for event in events.exchanges()) > 5
+
+
+def test_a_block_that_is_not_finite_spoils_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its member takes what the others have there."""
+
+    def spoil(replica: VectorReplica) -> None:
+        if replica.world.name == "1" and replica.steps == 6:
+            replica.values = replica.values.copy()
+            replica.values[3] = np.nan
+
+    monkeypatch.setattr(fragment, "BLOCK_VALUES", 7)
+    events = Events()
+    net, strategy = network(CALM), parse_strategy("allreduce:every=4")
+    replicas = run_strategy(net, strategy, apart, steps=20, trace=events, look=spoil)
+    events.check()
+    assert all(np.isfinite(replica.values).all() for replica in replicas.values())
+    assert len(events.exchanges()) == 15
