@@ -1,4 +1,4 @@
-"""Where nodes live: worlds give a node time, randomness, computing and peers."""
+"""Worlds: a node's interface to time, randomness, computation and peers."""
 
 from atoll.world.base import Lane, Message, Peer, World
 from atoll.world.sim.physics import IDEAL, Physics

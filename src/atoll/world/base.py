@@ -1,15 +1,15 @@
-"""World and Peer: a node's only door to time, randomness, computing and other nodes.
+"""World and Peer: a node's only access to time, randomness, computation and other nodes.
 
-A node is asyncio code that is given a `World` and uses nothing else of the outside.  It cannot tell whether time is
+A node is asyncio code that gets a `World` and uses nothing else from outside.  It cannot tell whether time is
 virtual and links are modelled (`atoll.world.sim.simulation`) or both are real.
 
-What holds in every world:
+Guarantees of every world:
 
-* Messages from one node to another on one lane arrive in the order in which they were sent, each whole, each once, or
-  not yet.
-* A lost link is weather: a send waits until it can go on, however long that takes.  Bound it with `asyncio.timeout`.  A
-  send that is cancelled is taken back, unless all of it has left.
-* There are two lanes.  What is sent as control never waits behind bulk.
+* Messages from one node to another on one lane arrive in the order in which they were sent.  Each arrives whole and
+  once, or is still on its way.
+* A lost link is weather, not an error: a send waits until it can continue, however long that takes.  Bound it with
+  `asyncio.timeout`.  A cancelled send is withdrawn, unless all of it has left.
+* There are two lanes.  A control message never waits behind bulk messages.
 """
 
 import abc
@@ -28,11 +28,11 @@ T = TypeVar("T")
 Buffer = bytes | bytearray | memoryview
 
 FRAME_BYTES = 32
-"""What a message costs beside its channel's name, head and body: length, checksum, version, ids."""
+"""Overhead of a message besides its channel name, head and body: length, checksum, version, ids."""
 
 
 class Spawn(Protocol):
-    """Runs something in the background."""
+    """Runs a coroutine in the background."""
 
     def __call__(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]: ...
 
@@ -46,7 +46,7 @@ class Lane(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What arrives: a small head that says what it is, and a body."""
+    """A received message: a small head that says what it is, and a body."""
 
     sender: str
     channel: str
@@ -58,7 +58,7 @@ class Message:
 
 
 def frame_bytes(channel: str, head: bytes, body: Buffer) -> int:
-    """All bytes of a message: what is handed to the transport."""
+    """The size of a message in bytes, as handed to the transport."""
     return FRAME_BYTES + len(channel.encode()) + len(head) + memoryview(body).nbytes
 
 
@@ -74,12 +74,12 @@ class Peer(abc.ABC):
     @property
     @abc.abstractmethod
     def reachable(self) -> bool:
-        """Whether messages get through, over the own link or through a third node, as far as this node has noticed."""
+        """Whether messages get through, directly or relayed by a third node, as far as this node has noticed."""
 
     @property
     @abc.abstractmethod
     def round_trip_s(self) -> float:
-        """How long a word there and back takes over the own link, as heartbeats find it; infinite if unknown."""
+        """The round-trip time over the direct link, as measured by heartbeats; infinite if unknown."""
 
     @abc.abstractmethod
     async def wait_until(self, *, reachable: bool) -> None:
@@ -87,15 +87,15 @@ class Peer(abc.ABC):
 
     @abc.abstractmethod
     async def send(self, channel: str, head: bytes = b"", body: Buffer = b"", *, lane: Lane = Lane.BULK) -> None:
-        """Sends a message and returns when all of it has left this node; the buffers may then be used again."""
+        """Sends a message and returns when all of it has left this node; the buffers may then be reused."""
 
     @abc.abstractmethod
     async def receive(self, channel: str) -> Message:
-        """The next message of this peer on a channel."""
+        """The next message from this peer on a channel."""
 
 
 class World(abc.ABC):
-    """What one node has of the outside."""
+    """A node's interface to everything outside it."""
 
     __slots__ = ()
 
@@ -112,11 +112,11 @@ class World(abc.ABC):
     @property
     @abc.abstractmethod
     def is_late(self) -> bool:
-        """Whether the run had begun before this node did: it is new, or begins anew."""
+        """Whether the run began before this node did: the node joined later, or was restarted."""
 
     @property
     def is_founder(self) -> bool:
-        """Whether the run begins with what this node holds; who joins later is handed it."""
+        """Whether the run begins with this node's state; a node that joins later receives the state."""
         return not self.is_late
 
     @property
@@ -126,11 +126,11 @@ class World(abc.ABC):
 
     @abc.abstractmethod
     def save(self) -> bytes:
-        """Where this node's random streams are, torch's included, and what it has sent."""
+        """The state of this node's random streams, torch's included, and its count of bytes sent."""
 
     @abc.abstractmethod
     def load(self, saved: bytes) -> None:
-        """Goes on from what `save` gave."""
+        """Restores the state that `save` returned."""
 
     @property
     @abc.abstractmethod
@@ -139,7 +139,7 @@ class World(abc.ABC):
 
     @abc.abstractmethod
     def peer(self, name: str) -> Peer:
-        """Another node; an `UnknownPeer` error if there is none of that name."""
+        """Another node; raises `UnknownPeer` if there is no node of that name."""
 
     @property
     @abc.abstractmethod
@@ -151,11 +151,11 @@ class World(abc.ABC):
 
     @abc.abstractmethod
     async def compute(self, work: Callable[[], T], *, steps: float = 1.0) -> T:
-        """Does `work`, which is worth this many training steps of time.  A node computes one thing at a time."""
+        """Runs `work`, which costs the time of this many training steps.  A node computes one thing at a time."""
 
     @abc.abstractmethod
     async def aside(self, work: Callable[[], T]) -> T:
-        """Does `work` where computing is done, but at no declared cost: what belongs to a step."""
+        """Runs `work` where computation runs, but at no declared cost: for work that is part of a step."""
 
     @abc.abstractmethod
     async def offload(self, work: Callable[[], T]) -> T:
@@ -165,7 +165,7 @@ class World(abc.ABC):
 
     @abc.abstractmethod
     async def receive(self, channel: str) -> Message:
-        """The next message on a channel, whoever sent it."""
+        """The next message on a channel, from any peer."""
 
     @abc.abstractmethod
     def record(self, event: Event) -> None:

@@ -1,7 +1,7 @@
-"""Fault scripts: what is done to nodes and links on purpose, and when.  The same for every world.
+"""Fault scripts: deliberate faults of nodes and links, with their times.  The same for every world.
 
-A script is a TOML file of `[[fault]]` tables (docs/faults.md).  Each has a kind, a beginning and, unless it is for
-good, an end; node names may be patterns as in networks.
+A script is a TOML file of `[[fault]]` tables (docs/faults.md).  Each has a kind, a beginning and, unless it is
+permanent, an end; node names may be patterns as in networks.
 """
 
 import fnmatch
@@ -19,22 +19,22 @@ from atoll.errors import FaultError, nearest
 __all__ = ["KINDS", "MESSAGE_KINDS", "Fault", "load_faults", "parse_faults"]
 
 KINDS = {
-    "crash": "a node stops, and begins anew with nothing at the end",
+    "crash": "a node stops, and restarts at the end with no state",
     "cut": "two nodes, or two sets of them, cannot reach each other",
     "partition": "nodes of different sides cannot reach each other",
-    "oneway": "nothing gets from one node, or set of them, to another",
+    "oneway": "no message gets from one node, or set of them, to another",
     "slow": "a node computes slower by a factor",
-    "stall": "a node stands still, and goes on at the end as if nothing had been",
-    "hang": "a node's training stands still, and all else on it goes on",
+    "stall": "a node freezes, and resumes at the end where it stopped",
+    "hang": "a node's training stops, and everything else on it continues",
     "duplicate": "some messages between two nodes, or sets of them, arrive twice",
     "delay": "some messages arrive later than others that were sent after them",
-    "corrupt": "some messages arrive with other bytes than they left with",
+    "corrupt": "some messages arrive with changed bytes",
     "garbage": "a node's model is noise after each of its steps",
     "exaggerate": "a node's steps are too large by a factor",
 }
 MESSAGE_KINDS = frozenset({"duplicate", "delay", "corrupt"})
 LARGEST_SHARE = 0.9
-"""Of messages that are spoilt: they are sent until one is not."""
+"""The largest share of corrupt messages: they are sent again until one arrives intact."""
 _KEYS = {
     "crash": {"nodes"},
     "cut": {"between"},
@@ -53,23 +53,23 @@ _KEYS = {
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that goes wrong."""
+    """One fault."""
 
     kind: str
     at: float
     until: float = math.inf
     nodes: tuple[str, ...] = ()
-    """Whom it is about."""
+    """The nodes that it affects."""
     pairs: frozenset[tuple[str, str]] = frozenset()
-    """From whom to whom nothing gets, or whose messages to whom it is about."""
+    """The pairs (sender, receiver) whose messages are blocked, or affected."""
     factor: float = 1.0
     share: float = 0.1
-    """Of the messages that it is about."""
+    """The share of messages that it affects."""
     seconds: float = 0.0
-    """How late messages are, at most."""
+    """The largest delay of a message."""
 
     def __str__(self) -> str:
-        """In a few words: whom it is about, in which direction, and how much."""
+        """A short description: the nodes, the direction and the amount."""
         if self.nodes:
             whom = " ".join(self.nodes)
         elif self.kind == "partition":
@@ -85,7 +85,7 @@ class Fault:
         return f"{self.kind} {whom}{''.join(how)}"
 
     def as_toml(self) -> str:
-        """As it is written in a script."""
+        """The fault as a table of a script."""
         lines = ["[[fault]]", f'kind = "{self.kind}"', f"at = {self.at:g}"]
         if self.until < math.inf:
             lines.append(f"until = {self.until:g}")
@@ -104,7 +104,7 @@ class Fault:
         return "\n".join(lines) + "\n"
 
     def _ends(self) -> tuple[list[str], list[str]]:
-        """From whom to whom, once."""
+        """The two ends, each direction once."""
         first = min(self.pairs)[0]
         others = sorted(other for name, other in self.pairs if name == first)
         return sorted({name for name, other in self.pairs if other == others[0]}), others
@@ -122,7 +122,7 @@ class Fault:
 
 
 def load_faults(path: Path, names: Sequence[str]) -> tuple[Fault, ...]:
-    """The script in a file, for nodes of these names."""
+    """Reads a script from a file, for nodes of these names."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -133,7 +133,7 @@ def load_faults(path: Path, names: Sequence[str]) -> tuple[Fault, ...]:
 
 
 def parse_faults(text: str, names: Sequence[str], *, where: str = "faults") -> tuple[Fault, ...]:
-    """The script that a user wrote."""
+    """Reads the text of a script."""
     try:
         found = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -144,7 +144,7 @@ def parse_faults(text: str, names: Sequence[str], *, where: str = "faults") -> t
 
 
 def read_faults(tables: Any, names: Sequence[str], *, where: str = "faults") -> tuple[Fault, ...]:
-    """The `[[fault]]` tables of a script."""
+    """Reads the `[[fault]]` tables of a script."""
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise FaultError(f"{where}: expected [[fault]] tables, in double brackets")
     return tuple(_fault(table, names, f"{where}, fault {number}") for number, table in enumerate(tables, 1))
@@ -198,7 +198,7 @@ def _seconds(value: Any, where: str, key: str) -> float:
 
 
 def _sides(value: Any, where: str, kind: str) -> list[Any]:
-    """Two ends, or at least two sides."""
+    """The two ends, or at least two sides."""
     if not isinstance(value, list) or len(value) < 2 or (len(value) > 2 and kind != "partition"):
         expected = "at least two sides" if kind == "partition" else "two nodes or patterns"
         raise FaultError(f"{where}: expected {expected}, not {value!r}")
@@ -206,7 +206,7 @@ def _sides(value: Any, where: str, kind: str) -> list[Any]:
 
 
 def _match(value: Any, names: Sequence[str], where: str) -> tuple[str, ...]:
-    """The nodes that a name, a pattern, or a list of them means."""
+    """The nodes that a name, a pattern, or a list of them matches."""
     patterns = value if isinstance(value, list) else [value]
     if not patterns:
         raise FaultError(f"{where}: expected at least one node's name or pattern, not []")

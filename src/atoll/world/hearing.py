@@ -18,11 +18,11 @@ NOT_UNDERSTOOD = (
     RuntimeError,
     struct.error,
 )
-"""What reading a malformed message may raise; torch says `RuntimeError` of bytes that are no tensor."""
+"""Errors that reading a malformed message may raise; torch raises `RuntimeError` for bytes that are no tensor."""
 
 
 async def hear(world: World, channel: str, take: Callable[[Message], None]) -> None:
-    """Takes every message on a channel.  One that cannot be understood is refused, and the trace says whose it was."""
+    """Handles every message on a channel.  A malformed one is refused, and the trace names its sender."""
     while True:
         message = await world.receive(channel)
         try:
@@ -32,5 +32,5 @@ async def hear(world: World, channel: str, take: Callable[[Message], None]) -> N
 
 
 def refuse(world: World, message: Message, why: str = "nobody has received it for long") -> None:
-    """Says that a message was of no use."""
+    """Records that a message was refused."""
     world.record(MessageRefused(at=world.now, node=world.name, sender=message.sender, channel=message.channel, why=why))

@@ -1,4 +1,4 @@
-"""Mailboxes: what has arrived on a channel, and who waits for it.  The same in every world."""
+"""Mailboxes: the messages that have arrived on a channel, and the receives that wait.  The same in every world."""
 
 import asyncio
 from collections import deque
@@ -11,7 +11,7 @@ __all__ = ["Mailbox", "Mailboxes", "Waiter"]
 MOST_MESSAGES = 10_000
 MOST_BYTES = 1 << 30
 LEAST_MESSAGES = 8
-"""So many of a sender are kept, however large they are."""
+"""This many messages of a sender are kept, however large they are."""
 
 
 class Waiter:
@@ -26,12 +26,12 @@ class Waiter:
         self.task = asyncio.current_task()
 
     def may_take(self, sender: str | None) -> bool:
-        """Whether it was woken and may be about to take what a receive from `sender` wants: who is first is served."""
+        """Whether it was woken and may be about to take the message that a receive from `sender` wants."""
         return self.wake.done() and (self.sender is None or sender is None or self.sender == sender)
 
 
 class Mailbox:
-    """What has arrived on one channel and was not received yet, and who waits for more.
+    """The messages on one channel that were not received yet, and the receives that wait for more.
 
     A waiter is only woken: it takes its message itself when it runs.  So a receive that is cancelled after its message
     has come leaves the message where it was.
@@ -55,14 +55,14 @@ class Mailbox:
         self.wake_one()
 
     def wake_one(self) -> None:
-        """Wakes the first waiter that has something to take, for each that there is one."""
+        """Wakes the first waiter that has a message to take."""
         for waiter in self.waiters:
             if not waiter.wake.done() and (self._arrived if waiter.sender is None else waiter.sender in self._arrived):
                 waiter.wake.set_result(None)
                 return
 
     def get(self, sender: str | None) -> tuple[int, Message] | None:
-        """The oldest, of a sender or of all."""
+        """The oldest message, of one sender or of all."""
         if sender is None:
             sender = min(self._arrived, key=lambda name: self._arrived[name][0][0], default=None)
         if sender is None or sender not in self._arrived:
@@ -74,7 +74,7 @@ class Mailbox:
 
 
 class _Held:
-    """What one sender has sent and nobody has received, oldest first."""
+    """The messages of one sender that were not received yet, oldest first."""
 
     __slots__ = ("bytes", "channels")
 
@@ -84,14 +84,14 @@ class _Held:
 
 
 class Mailboxes:
-    """All that has arrived at a node and was not received yet, by channel.
+    """All messages that have arrived at a node and were not received yet, by channel.
 
-    A sender's messages that nobody receives (of a round that was given up, or nonsense) do not pile up: beyond a bound
-    the oldest make room.
+    Messages that nobody receives (of a round that was given up, or malformed) do not pile up: beyond a bound for each
+    sender, the oldest are dropped.
 
     Args:
-        pause: awaited before a receive returns; a node that stands still receives nothing.
-        dropped: told of every message that made room.
+        pause: awaited before a receive returns; a stalled node receives nothing.
+        dropped: called with every message that was dropped.
     """
 
     __slots__ = ("_boxes", "_dropped", "_held", "_order", "_pause")
@@ -137,7 +137,7 @@ class Mailboxes:
         return message
 
     async def receive(self, sender: str | None, channel: str) -> Message:
-        """The next message on a channel, of a sender or of anybody."""
+        """The next message on a channel, from one sender or from any."""
         await self._pause()
         mailbox = self._box(channel)
         message = None if any(waiter.may_take(sender) for waiter in mailbox.waiters) else self._take(mailbox, sender)
@@ -149,7 +149,7 @@ class Mailboxes:
                 await waiter.wake
             except asyncio.CancelledError:
                 mailbox.waiters.remove(waiter)
-                mailbox.wake_one()  # if it was woken, the message is somebody else's now
+                mailbox.wake_one()  # if it was woken, another waiter may take the message
                 self._tidy(channel, mailbox)
                 raise
             place = mailbox.waiters.index(waiter)

@@ -1,6 +1,6 @@
-"""A world within a world: what is said in it reaches only those who are in it too.
+"""A world within a world: messages sent in it reach only nodes that are in it too.
 
-A node takes part in several conversations at once (its pipeline, one exchange for each range of parameters that it
+A node takes part in several exchanges at once (its pipeline, one for each range of parameters that it
 holds), and each is written as if it were the only one.
 """
 
@@ -20,10 +20,10 @@ class Scoped(World):
     """The same node, peers and time; channels of its own.
 
     Args:
-        world: the node's.
-        scope: what the conversation is called, on all nodes that take part.
-        begins: whether all begin it together, whenever this node itself began.
-        alone: whether each begins it alone, and is taken in by the others.
+        world: the node's world.
+        scope: the name of the exchange, the same on all nodes that take part.
+        begins: whether all nodes begin it together, even if this node joined the run later.
+        alone: whether each node begins it alone, and the others then admit it.
     """
 
     __slots__ = ("_alone", "_begins", "_scope", "_world")

@@ -80,7 +80,7 @@ def test_without_namespaces_there_are_proxies(tmp_path: Path, monkeypatch: pytes
     net = three("latency_ms = 20")
     what = Emulation(network=net, program="", folder=tmp_path)
     assert supervisor.join_nodes(what) == ("proxy", {})
-    with pytest.raises(EmulationError, match=r"tun: no namespace may be made \(Operation not permitted\)"):
+    with pytest.raises(EmulationError, match=r"tun: namespaces are not allowed \(Operation not permitted\)"):
         supervisor.join_nodes(dataclasses.replace(what, by="tun"))
 
 
@@ -100,7 +100,7 @@ def test_proxies_hold_bytes_back_while_a_link_is_down(tmp_path: Path) -> None:
 
 def test_proxies_spoil_nothing(tmp_path: Path) -> None:
     script = '[[fault]]\nkind = "corrupt"\nbetween = ["0", "1"]\nshare = 0.5\nat = 1\nuntil = 2'
-    with pytest.raises(EmulationError, match="packets cannot be spoilt"):
+    with pytest.raises(EmulationError, match="packets cannot be corrupted"):
         run(tmp_path, three("latency_ms = 10"), "look_around", script, by="proxy", until_s=7)
 
 

@@ -1,7 +1,7 @@
 """Runs a command in a network namespace: `python -m atoll.world.emulate.enter NUMBER COMMAND …`.
 
-The number is that of an open file of the namespace; -1: this one.  The process that wants the command run may have
-threads, and the system lets no such process change its namespace; this one has none.
+The number is a file descriptor of the namespace; -1 stays in this one.  This is a process of its own because the system
+does not let a process with threads change its namespace.
 """
 
 import os
@@ -13,4 +13,4 @@ if __name__ == "__main__":
     end_with_parent()
     if int(sys.argv[1]) >= 0:
         enter(int(sys.argv[1]))
-    os.execv(sys.argv[2], sys.argv[2:])  # noqa: S606 - what it is for
+    os.execv(sys.argv[2], sys.argv[2:])  # noqa: S606 - this is its purpose

@@ -1,10 +1,10 @@
-"""Network namespaces with a device in each whose packets this process takes, by the system's own calls; no root needed
-where user namespaces are allowed.
+"""Network namespaces, each with a device whose packets this process reads and writes.  Uses system calls only; needs no
+root where user namespaces are allowed.
 
-The device is a tunnel (`tun`), or where those cannot be opened one end of a virtual cable whose other end is here
-(`veth`).
+The device is a tunnel (`tun`), or where tunnels cannot be opened one end of a virtual cable whose other end is in this
+process's namespace (`veth`).
 
-To be used by a process without threads that has not loaded torch: the system refuses others.
+Only a process without threads that has not loaded torch may use it: the system refuses others.
 """
 
 import ctypes
@@ -52,8 +52,8 @@ def _call(name: str, *arguments: int) -> None:
 
 
 def become_root_inside() -> None:
-    """Moves this process into a network namespace of its own, and if it may not do just that, makes it the root of a
-    user namespace of its own, which may.
+    """Moves this process into a network namespace of its own.  If that is not permitted, it becomes root of a user
+    namespace of its own, where it is.
 
     Raises:
         OSError: the system does not allow that either.
@@ -73,29 +73,29 @@ def become_root_inside() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Tap:
-    """One node's end: its namespace, and what reads and writes its packets."""
+    """One node's end: its namespace, and the file that reads and writes its packets."""
 
     namespace: int
     device: int
     header_bytes: int
-    """What precedes every packet."""
+    """The length of the header before every packet."""
     segments: bool
-    """Whether that says first into how many segments it is to be cut."""
+    """Whether that header starts with a virtio header, which has the segment size."""
 
 
 def address_of(place: int) -> str:
-    """The address of the node at a place among all."""
+    """The address of a node, by its index among all nodes."""
     return f"10.77.{place // 250}.{place % 250 + 1}"
 
 
 def make_tap(place: int, *, segments: bool, tunnel: bool = True) -> Tap:
-    """Makes a namespace with a device in it, and comes back to where this process was.
+    """Makes a namespace with a device in it, and returns to the previous namespace.
 
     Args:
-        place: which node it is for.
-        segments: whether the system hands over many segments at once, which is quicker; on links that lose packets it
-            would lose them all at once.
-        tunnel: whether the device is a tunnel; else a virtual cable.
+        place: the index of the node.
+        segments: whether the system hands over many segments at once, which is faster; a lossy link would lose them
+            all at once.
+        tunnel: whether the device is a tunnel; otherwise it is a virtual cable.
     """
     home = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     other_end = f"{DEVICE}-{place}"
@@ -138,7 +138,7 @@ def _open_tunnel(*, segments: bool) -> int:
 
 
 def _open_cable(name: str, *, segments: bool) -> int:
-    """What reads and writes at this end of a virtual cable."""
+    """Opens this end of a virtual cable for reading and writing."""
     _set_up(name)
     sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC, 0)
     if segments:
@@ -152,7 +152,7 @@ def _open_cable(name: str, *, segments: bool) -> int:
 def _add_cable(name: str, other_name: str, other_namespace: int) -> None:
     """A virtual cable from here to another namespace.
 
-    All ends here have the same hardware address, and do not ask for others': so packets need no new one on their way.
+    All ends here have the same hardware address and use no ARP, so packets are forwarded without rewriting addresses.
     """
     other = struct.pack("BxHiII", 0, 0, 0, 0, 0) + _attribute(_IFLA_IFNAME, other_name.encode() + b"\0")
     other += _attribute(_IFLA_NET_NS_FD, struct.pack("I", other_namespace))
@@ -167,7 +167,7 @@ def _attribute(kind: int, value: bytes) -> bytes:
 
 
 def _switch_off_offload(name: str) -> None:
-    """Has the system cut segments and compute checksums itself."""
+    """Makes the system cut segments and compute checksums itself."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         for command in (_ETHTOOL_STSO, _ETHTOOL_SGSO, _ETHTOOL_STXCSUM):
             value = ctypes.create_string_buffer(struct.pack("II", command, 0))
@@ -191,12 +191,12 @@ def _set_up(name: str, address: str | None = None) -> None:
 
 
 def set_up_loopback() -> None:
-    """A new namespace has its own, and it is down."""
+    """Brings up the loopback of a new namespace, which starts down."""
     _set_up("lo")
 
 
 def _set_queue(name: str, packets: int) -> None:
-    """By netlink, since the call that is older wants the real root."""
+    """Uses netlink, since the older call needs the real root."""
     about = struct.pack("BxHiII", 0, 0, socket.if_nametoindex(name), 0, 0)
     _netlink(_NLM_F_REQUEST_ACK, about + struct.pack("HHI", 8, _IFLA_TXQLEN, packets))
 
@@ -216,10 +216,10 @@ def enter(namespace: int) -> None:
 
 
 def sharpen_timers() -> None:
-    """Lets this process be woken to the microsecond."""
+    """Lets this process wake with microsecond precision."""
     _libc.prctl(29, 1, 0, 0, 0)
 
 
 def end_with_parent() -> None:
-    """Has the system end this process when the one that started it ends."""
+    """Makes the system end this process when its parent ends."""
     _libc.prctl(1, 9, 0, 0, 0)

@@ -1,8 +1,8 @@
-"""Links between nodes that share one loopback, for systems that let nobody make a network namespace.
+"""Links between nodes that share one loopback, for systems that do not allow network namespaces.
 
-Every pair has a port of its own; what passes it takes as long as the links between the two would have it take.  TCP
-ends here on both sides: no packet is ever lost, a link that is down only holds bytes back, and none of TCP's own ways
-with bad links is seen.  So outages are kinder than real ones, and results say that they were measured so.
+Every pair has a port of its own; bytes that pass through it take as long as on the links between the two nodes.  TCP
+ends here on both sides: no packet is ever lost, a link that is down only holds bytes back, and TCP's own reaction to
+bad links is not seen.  So outages are milder than real ones, and results say that they were measured with proxies.
 """
 
 import socket
@@ -18,9 +18,9 @@ __all__ = ["HOST", "Proxies", "free_ports"]
 HOST = "127.0.0.1"
 PIECE_BYTES = 16 << 10
 WIRE_SHARE = 1500 / 1448
-"""Bytes on the wire for one of a stream."""
+"""Bytes on the wire for each byte of a stream."""
 AGAIN_S = 0.005
-"""What cannot pass is tried again so soon."""
+"""Bytes that cannot pass are tried again after this time."""
 
 
 def free_ports(count: int) -> list[int]:
@@ -36,15 +36,15 @@ class Proxies:
     """A port for every pair of nodes.
 
     Args:
-        switch: whose links they are.
-        ports: where each node listens.
+        switch: the switch that has the links.
+        ports: the port where each node listens.
     """
 
     def __init__(self, switch: Switch, ports: dict[str, int]) -> None:
         self._switch = switch
         self._ports = ports
         self.addresses: dict[tuple[str, str], Address] = {}
-        """Where one finds another."""
+        """The address at which the first node of a pair finds the second."""
         for one in ports:
             for other in ports:
                 if one != other:
@@ -63,7 +63,7 @@ class Proxies:
             return
         try:
             far = socket.create_connection((HOST, self._ports[other]), timeout=1.0)
-        except OSError:  # a node that is away
+        except OSError:  # the node is unreachable
             near.close()
             return
         for sock in (near, far):
@@ -83,7 +83,7 @@ class _Stream:
         self._last_due = 0.0
         self._under_way: deque[bytes] = deque()
         self._waiting = b""
-        """What has arrived and the receiver has no room for."""
+        """Bytes that have arrived and that the receiver has no room for."""
         switch.watch(source.fileno(), self._read)
 
     def _read(self) -> None:
@@ -113,7 +113,7 @@ class _Stream:
         self._switch.after(self._last_due - time.monotonic(), self._leave)
 
     def _leave(self) -> None:
-        """The oldest piece has arrived."""
+        """Hands over the oldest piece, which has arrived."""
         self._switch.stats.delivered += 1
         was_waiting = bool(self._waiting)
         self._waiting += self._under_way.popleft()

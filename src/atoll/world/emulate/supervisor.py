@@ -1,7 +1,7 @@
 """The supervisor: a process that makes the network, starts a process for each node, and is the switch between them.
 
-It is a process of its own because a process that has threads may not make namespaces.  Whoever wants something emulated
-uses `Emulation`.
+It is a process of its own because a process with threads may not make namespaces.  Callers use `Emulation` and
+`emulate`.
 """
 
 import math
@@ -34,38 +34,38 @@ __all__ = ["Emulation", "Running", "emulate", "join_nodes"]
 
 PORT = 7700
 START_S = 180.0
-"""How long nodes may take to begin: nine of them load torch on few cores."""
+"""The time that nodes may take to start: nine of them load torch on few cores."""
 LEAVE_S = 30.0
 MEMORY_EVERY_S = 0.5
 CONGESTION = "cubic"
-"""What most machines have, and what simulations model: it must not depend on this machine's own choice."""
+"""The default of most machines, and the one that simulations model; it must not depend on this machine's setting."""
 SWITCH_TRACE = "switch.jsonl"
 WAYS = ("tun", "veth", "proxy")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Emulation:
-    """What is emulated."""
+    """The configuration of one emulation."""
 
     network: Network
     program: str
-    """What nodes run (`atoll.world.live.process`)."""
+    """The program that nodes run (`atoll.world.live.process`)."""
     process: str = "atoll.world.live.process"
-    """The module that runs it; it is given a node file."""
+    """The module that runs the program; it gets a node file."""
     settings: dict[str, Any] = field(default_factory=dict)
     folder: Path
-    """Where nodes' traces and results go."""
+    """The folder for nodes' traces and results."""
     seed: int = 0
     faults: tuple[Fault, ...] = ()
     limit_s: float = 600.0
     congestion: str = CONGESTION
-    """Which congestion control TCP is to use."""
+    """The congestion control of TCP."""
     by: str = ""
-    """How nodes are joined to the switch, of `WAYS`; the first that this system allows if it is empty."""
+    """How nodes are joined to the switch, one of `WAYS`; if empty, the first that this system allows."""
 
 
 class Running:
-    """An emulation that runs."""
+    """A running emulation."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -75,7 +75,7 @@ class Running:
         self._is_over = False
 
     def poll(self, seconds: float = 0.0) -> bool:
-        """Whether it still runs, after waiting for news for so long."""
+        """Whether it still runs, after waiting up to this long for news."""
         while not self._is_over and self._connection.poll(seconds):
             seconds = 0.0
             try:
@@ -100,20 +100,20 @@ class Running:
         return time.monotonic() - self.begin_at
 
     def wait(self) -> SwitchStats:
-        """Returns when all nodes have ended."""
+        """Waits until all nodes have ended."""
         while self.poll(1.0):
             pass
         assert self.stats is not None
         return self.stats
 
     def stop(self) -> None:
-        """Has all nodes leave."""
+        """Makes all nodes leave."""
         self._connection.send("stop")
 
 
 @contextmanager
 def emulate(what: Emulation) -> Iterator[Running]:
-    """Emulates something, until the end of the block."""
+    """Runs an emulation until the end of the block."""
     what.folder.mkdir(parents=True, exist_ok=True)
     context = get_context("spawn")
     mine, theirs = context.Pipe()
@@ -124,7 +124,7 @@ def emulate(what: Emulation) -> Iterator[Running]:
     try:
         yield running
     finally:
-        mine.close()  # which the supervisor notices
+        mine.close()  # the supervisor notices this
         process.join(LEAVE_S + 5)
         if process.is_alive():
             process.kill()
@@ -132,7 +132,7 @@ def emulate(what: Emulation) -> Iterator[Running]:
 
 
 def _supervise(what: Emulation, connection: Connection) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is told by who started it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started it sends "stop"
     try:
         by, taps = join_nodes(what)
         _Supervisor(what, connection, by, taps).run()
@@ -143,13 +143,13 @@ def _supervise(what: Emulation, connection: Connection) -> None:
 
 
 def join_nodes(what: Emulation) -> tuple[str, dict[str, Tap]]:
-    """Namespaces and devices, by the first way that is allowed."""
+    """Makes namespaces and devices, with the first method that is allowed."""
     refused = {}
     try:
         become_root_inside()
         set_up_loopback()
     except OSError as error:
-        refused["tun"] = refused["veth"] = f"no namespace may be made ({error.strerror})"
+        refused["tun"] = refused["veth"] = f"namespaces are not allowed ({error.strerror})"
     lossy = any(way.loss for link in what.network.links for way in (link.there, link.back))
     for by in [what.by] if what.by else [way for way in WAYS if way not in refused]:
         if by in refused:
@@ -165,7 +165,7 @@ def join_nodes(what: Emulation) -> tuple[str, dict[str, Tap]]:
 
 
 def _tell(connection: Connection, kind: str, value: Any) -> None:
-    """Says something to who started this, if it still listens."""
+    """Sends something to the process that started this one, if it still listens."""
     with suppress(OSError):
         connection.send((kind, value))
 
@@ -186,15 +186,15 @@ class _Supervisor:
         self._nodes: dict[str, subprocess.Popen[bytes]] = {}
         self._lives: Counter[str] = Counter()
         self._killed: set[str] = set()
-        """Who was ended on purpose."""
+        """Nodes that were killed on purpose."""
         self._returning: set[str] = set()
-        """Who of them will begin anew."""
+        """Killed nodes that will be restarted."""
         self._ready: set[str] = set()
         self._begin_at: float | None = None
         self._is_ending = False
 
     def _place_all(self) -> None:
-        """Where every node listens, and where it finds each of the others."""
+        """Sets where every node listens, and where it finds each of the others."""
         names = self._what.network.node_names
         if self._taps:
             self._listen = {name: (address_of(place), PORT) for place, name in enumerate(names)}
@@ -202,7 +202,7 @@ class _Supervisor:
             return
         if any(fault.kind in MESSAGE_KINDS for fault in self._what.faults):
             raise EmulationError(
-                "without namespaces, which this system does not allow, packets cannot be spoilt or delayed"
+                "packets cannot be corrupted or delayed without namespaces, which this system does not allow"
             )
         ports = dict(zip(names, free_ports(len(names)), strict=True))
         self._listen = {name: (HOST, port) for name, port in ports.items()}
@@ -270,13 +270,13 @@ class _Supervisor:
                 stderr=log,
                 pass_fds=[namespace] if self._taps else [],
                 env={**os.environ, **threads},
-                start_new_session=True,  # Ctrl-C is for who started all this
+                start_new_session=True,  # Ctrl-C is for the process that started all this
             )
         self._nodes[name] = process
         assert process.stdout is not None
         self._switch.watch(process.stdout.fileno(), lambda: self._hear_node(name, process))
 
-    # What it hears ---
+    # Events ---
 
     def _hear(self) -> None:
         try:
@@ -363,10 +363,10 @@ class _Supervisor:
             self._start(next(node for node in self._what.network.nodes if node.name == name))
 
     def _look_at_memory(self) -> None:
-        """Ends a node that holds more than its machine would."""
+        """Ends a node that uses more memory than its machine has."""
         self._switch.after(MEMORY_EVERY_S, self._look_at_memory)
         if self._begin_at is None:
-            return  # a run that has not begun has no time to say when
+            return  # before the run begins there is no time to record
         for node in self._what.network.nodes:
             process = self._nodes.get(node.name)
             if node.memory_bytes is None or process is None:

@@ -1,8 +1,8 @@
-"""The switch: takes every packet that a node sends, and hands it over when and if the network would.
+"""The switch: takes every packet that a node sends, and delivers or drops it as the network would.
 
-A packet goes through pipes: its node's uplink, the links of its path, the other node's downlink.  Each lets its bytes
-through one after another at the rate of now, drops what would wait for too long, and then takes its latency.  Weather
-is that of `atoll.network.weather`: the same seed gives the outages and rates that a simulation has.
+A packet goes through pipes: its node's uplink, the links of its path, the other node's downlink.  Each pipe passes
+bytes one after another at its current rate, drops packets that would wait for too long, and then adds its latency.
+Weather comes from `atoll.network.weather`: the same seed gives the same outages and rates as in a simulation.
 """
 
 import heapq
@@ -26,12 +26,12 @@ from atoll.world.sim.wires import LinkEnd, LinkState
 __all__ = ["Switch", "SwitchStats"]
 
 QUEUE_S = 0.1
-"""How long a packet may wait before a link; more are dropped."""
+"""The longest time that a packet may wait before a link; others are dropped."""
 LEAST_QUEUE_BYTES = 128 << 10
 LATE_S = 0.001
 JITTER_EVERY_S = 0.02
-"""Latency is drawn anew so often: a jitter of every packet by itself would come to the largest of them, since packets
-keep their order.
+"""The interval at which latency is drawn again: since packets keep their order, a jitter for every packet would always
+amount to the largest one.
 """
 SEGMENT_HEADER_BYTES = 52
 MOST_AT_ONCE = 32
@@ -40,10 +40,10 @@ MOST_PACKET_BYTES = 65_700
 
 @dataclass(slots=True)
 class SwitchStats:
-    """What the switch itself cost: a run in which it was late is not one to believe."""
+    """The cost of the switch itself: do not trust a run in which it was late."""
 
     by: str = "tun"
-    """How packets came to it: `tun`, `veth`, or `proxy` for bytes of streams."""
+    """How packets reached it: `tun`, `veth`, or `proxy` for bytes of streams."""
     delivered: int = 0
     late: int = 0
     latest_s: float = 0.0
@@ -59,7 +59,7 @@ class SwitchStats:
 
 
 class _Stage:
-    """A pipe as the switch uses it."""
+    """A pipe, with the switch's state of it."""
 
     __slots__ = ("drawn_at", "end", "free", "last", "latency", "pipe")
 
@@ -85,7 +85,7 @@ class _Packet:
         self.receiver = receiver
         self.path = path
         self.stage = 0
-        """Which pipe it comes to next."""
+        """The index of the next pipe."""
 
     def again(self) -> "_Packet":
         return _Packet(self.data, self.size, self.sender, self.receiver, self.path)
@@ -123,7 +123,7 @@ class Switch:
         self._is_over = False
         self.stats = SwitchStats()
 
-    # What is asked of it ---
+    # Calls from outside ---
 
     @property
     def now(self) -> float:
@@ -131,23 +131,23 @@ class Switch:
         return time.monotonic() - self._begin_at
 
     def begin(self, begin_at: float) -> None:
-        """Lets the weather begin."""
+        """Starts the weather."""
         self._begin_at = begin_at
         for state in self._states.values():
             self._schedule_weather(state)
 
     def at(self, seconds: float, do: Callable[[], None]) -> None:
-        """Does something when the run is so old."""
+        """Calls `do` this many seconds after the run's beginning."""
         self._sequence += 1
         heapq.heappush(self._timers, (self._begin_at + seconds, self._sequence, do))
 
     def after(self, seconds: float, do: Callable[[], None]) -> None:
-        """Does something in so many seconds."""
+        """Calls `do` in this many seconds."""
         self._sequence += 1
         heapq.heappush(self._timers, (time.monotonic() + seconds, self._sequence, do))
 
     def watch(self, file: int, do: Callable[[], None]) -> None:
-        """Does something when a file can be read."""
+        """Calls `do` whenever a file can be read."""
         if file not in self._files:
             self._selector.register(file, selectors.EVENT_READ)
         self._files[file] = do
@@ -157,12 +157,12 @@ class Switch:
             self._selector.unregister(file)
 
     def block(self, fault: Fault, *, on: bool) -> None:
-        """Lets nothing through between some, or lets it through again."""
+        """Blocks all packets between the pairs of a fault, or unblocks them."""
         for pair in fault.pairs:
             self._blocked[pair] += 1 if on else -1
 
     def disturb(self, fault: Fault, *, on: bool) -> None:
-        """Spoils packets between some, or does no longer."""
+        """Begins or ends a fault that corrupts, delays or duplicates packets."""
         if on:
             self._unruly.append(fault)
         else:
@@ -213,7 +213,7 @@ class Switch:
         return self._stages[pipe]
 
     def run(self) -> None:
-        """Switches packets until it is told to stop."""
+        """Switches packets until `stop` is called."""
         sharpen_timers()
         began, cpu = time.monotonic(), time.process_time()
         while not self._is_over:
@@ -278,7 +278,7 @@ class Switch:
                 self._enter(time.monotonic(), packet)
 
     def _send_unruly(self, now: float, packet: _Packet) -> None:
-        """What faults of messages are to packets: TCP drops what is spoilt or double, and waits for what is late."""
+        """Applies message faults to a packet: TCP drops corrupt or duplicate packets, and waits for late ones."""
         late_s = 0.0
         for fault in self._unruly:
             if (packet.sender, packet.receiver) not in fault.pairs or self._draw.random() >= fault.share:
@@ -296,7 +296,7 @@ class Switch:
             self._enter(now, packet)
 
     def journey(self, sender: str, receiver: str, size: float) -> float | None:
-        """When bytes of a stream that leave now arrive; `None` if there is no way now, or a queue before it."""
+        """When bytes of a stream that leave now arrive; `None` if there is no path now, or its queue is full."""
         path, now = self._path(sender, receiver), time.monotonic()
         if path is None or self._blocked.get((sender, receiver), 0) > 0:
             return None
