@@ -31,6 +31,6 @@ async def hear(world: World, channel: str, take: Callable[[Message], None]) -> N
             refuse(world, message, f"not understood ({type(error).__name__}: {error})")
 
 
-def refuse(world: World, message: Message, why: str = "nobody has received it for long") -> None:
+def refuse(world: World, message: Message, why: str = "not received for a long time") -> None:
     """Records that a message was refused."""
     world.record(MessageRefused(at=world.now, node=world.name, sender=message.sender, channel=message.channel, why=why))

@@ -1,1 +1,1 @@
-"""The simulated world: virtual time, modelled links, faults, and nodes that cannot tell."""
+"""The simulated world: virtual time, modelled links and faults; nodes cannot tell it from a real one."""

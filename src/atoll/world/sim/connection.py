@@ -1,6 +1,6 @@
-"""A connection: what one node sends another on one lane, message after message, like a TCP connection.
+"""A connection: the messages from one node to another on one lane, in order, like a TCP connection.
 
-It is a record of where things stand; `atoll.world.sim.links` says what happens to it.
+It only holds state; `atoll.world.sim.links` changes it.
 """
 
 import math
@@ -30,22 +30,22 @@ class Transfer:
         self.offered_s = now
         self.began_s = math.nan
         self.arrival: Timer | None = None
-        self.path: Path | None = None  # the one it is in the air on
+        self.path: Path | None = None  # the path it is in flight on
 
     @property
     def is_fresh(self) -> bool:
-        """Whether nothing of it has been sent."""
+        """Whether none of it has been sent."""
         return self.left == self.wire_bytes
 
     def unsend(self, lost: float) -> float:
-        """Takes back up to `lost` bytes and returns how many it were."""
+        """Takes back up to `lost` bytes and returns how many it took back."""
         taken = min(lost, self.wire_bytes - self.left)
         self.left += taken
         return taken
 
 
 class Connection(Flow):
-    """What one node sends another on one lane."""
+    """The messages from one node to another on one lane."""
 
     __slots__ = (
         "broken_s",
@@ -76,8 +76,8 @@ class Connection(Flow):
         self.receiver = receiver
         self.state = "idle"
         # Lists, not deques: they are short, there are many connections, and an empty deque takes ten times the memory.
-        self.queue: list[Transfer] = []  # not all of it has left; the first one is being sent
-        self.flying: list[Transfer] = []  # all of it has left, and has not arrived
+        self.queue: list[Transfer] = []  # messages not fully sent; the first one is being sent
+        self.flying: list[Transfer] = []  # messages fully sent that have not arrived
         self.path: Path | None = None
         self.timer: Timer | None = None
         self.last_arrival_s = 0.0
@@ -87,13 +87,13 @@ class Connection(Flow):
         self.since_s = 0.0  # when the present rate began
         self.finish_s = math.inf
         self.wake_s = math.inf  # the time of the entry in the heap of finishes that counts
-        # The window: bytes it allows a round trip, what is left of it, and when it was opened.
-        self.window = 0.0  # the initial one, which is the least
+        # The window: how many bytes it allows in a round trip, how many are left, and when it was opened.
+        self.window = 0.0  # raised to the initial window at the first send
         self.quota = math.inf
         self.round_s = -math.inf
         self.round_trip_s = 0.0
         self.idle_since_s = 0.0
-        # How much was sent in all, and what that was at times within the last latency.
+        # How much was sent in all, now and at times within the last latency.
         self.sent_bytes = 0.0
         self.marks: list[tuple[float, float]] = []
 
@@ -105,20 +105,20 @@ class Connection(Flow):
                 del self.marks[0]
 
     def open_window(self, now: float) -> None:
-        """A round trip begins: if the last one has used the window up, it doubles."""
+        """Begins a round trip: if the last one used up the window, it doubles."""
         if self.quota <= 0:
             self.window *= 2
         self.round_s = now
         self.quota = self.window
         if self.path and self.window > 2 * self.path.peak * self.round_trip_s:
-            self.quota = math.inf  # no rate that this path ever has can use it up in a round trip
+            self.quota = math.inf  # this path is never fast enough to use it up in a round trip
 
     def ready_s(self, path: Path, now: float) -> float:
-        """A round trip after the path has come to work, and after the last one broke."""
+        """When it can send: a round trip after the path works again, and after its last path broke."""
         return max(path.ready_s(now), self.broken_s + path.round_trip_s(now))
 
     def goes_through(self, ends: set[LinkEnd]) -> bool:
-        """Whether it sends, or has something in the air, over one of these."""
+        """Whether it sends, or has something in flight, over one of these link ends."""
         paths = [self.path, *(transfer.path for transfer in self.flying)]
         return any(path and not ends.isdisjoint(path.ends) for path in paths)
 
@@ -128,7 +128,7 @@ class Connection(Flow):
         return self.sent_bytes - self.sent_by(now - latest.latency_s(now)) if latest else 0.0
 
     def send_again(self, lost: float, packet: float) -> None:
-        """What was under way is lost, and its last packet at least has to be sent again."""
+        """The bytes in flight are lost; at least the last packet has to be sent again."""
         if self.queue:
             lost -= self.queue[0].unsend(lost)
         for transfer in reversed(self.flying):
@@ -140,7 +140,7 @@ class Connection(Flow):
         self.marks = []
 
     def sent_by(self, time: float) -> float:
-        """How much had been sent by a time not longer ago than one latency."""
+        """How much had been sent at a time, at most one latency ago."""
         last_time, last_sent = -math.inf, self.sent_bytes if not self.marks else self.marks[0][1]
         for mark_time, sent in self.marks:
             if mark_time > time:

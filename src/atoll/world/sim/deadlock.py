@@ -1,4 +1,4 @@
-"""A picture of a simulation in which nothing can happen any more: who waits for what, where, and in which circle."""
+"""A picture of a stalled simulation: which node waits for what, in which function, and the cycle of waits, if any."""
 
 import asyncio
 from collections.abc import Iterator, Mapping
@@ -17,7 +17,7 @@ __all__ = ["draw_stall"]
 
 
 class Stuck(Protocol):
-    """What is drawn."""
+    """The part of a simulation that is drawn."""
 
     loop: VirtualLoop
     links: Links
@@ -32,7 +32,7 @@ class Stuck(Protocol):
 
 
 def draw_stall(simulation: Stuck) -> str:
-    """Who waits for what, drawn."""
+    """Draws which node waits for what."""
     waits = [(world.name, waiter) for world in simulation.worlds.values() for waiter in world.waiters()]
     stuck = [connection for connection in simulation.links.busy if connection.queue]
     lines = [
@@ -62,7 +62,7 @@ def draw_stall(simulation: Stuck) -> str:
 
 
 def _place(task: "asyncio.Task[Any] | None") -> str:
-    """Where a task waits: the innermost function of the program's own."""
+    """Where a task waits: its innermost function outside asyncio and the simulator."""
     if task is None:
         return "an unknown task"
     frame: FrameType | None = None

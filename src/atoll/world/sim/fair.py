@@ -1,13 +1,13 @@
-"""Max-min fair sharing: what rate each flow gets when flows share pipes.
+"""Max-min fair sharing: the rates of flows that share pipes.
 
 An allocation is max-min fair if no flow can get more without taking from one that has no more than it.  Equivalently
 (Bertsekas and Gallager, Data Networks, 6.5.2), every flow is at its own cap or has a *bottleneck*: a full pipe on which
-nobody has a higher rate.  That condition is local, and so is the work done here: `rebalance` re-computes only the flows
-that a change can reach, and then checks, pipe by pipe, that everyone next to them still has a bottleneck; whoever has
-not joins the computation. Within it the rates are found by progressive filling: the tightest pipe or cap of all fixes
-its flows, and so on.
+no flow has a higher rate.  That condition is local, and so is the work done here: `rebalance` re-computes only the
+flows that a change can affect, and then checks, pipe by pipe, that every flow next to them still has a bottleneck; one
+that has none joins the computation.  Within it the rates are found by progressive filling: the tightest pipe or cap
+fixes its flows, and so on.
 
-Rates and capacities are in bytes a second.  Nothing here knows time.
+Rates and capacities are in bytes a second.  Nothing here depends on time.
 """
 
 import heapq
@@ -29,8 +29,8 @@ class Pipe:
         self.name = name
         self.capacity = capacity
         self.flows: dict[Flow, None] = {}
-        # Scratch of one rebalancing: capacity not given away yet; chosen flows without a rate yet; whether there are
-        # other flows; the highest rate given, and the rate of those held back here.
+        # Scratch of one rebalancing: unassigned capacity; chosen flows without a rate yet; whether there are others;
+        # the highest assigned rate, and the rate of flows whose bottleneck is here.
         self.room = 0.0
         self.open = 0
         self.others = False
@@ -42,7 +42,7 @@ class Pipe:
 
 
 class Flow:
-    """Something that sends along pipes as fast as they and its own cap let it."""
+    """A sender along pipes, as fast as they and its own cap allow."""
 
     __slots__ = ("bottleneck", "cap", "fixed", "pipes", "rate")
 
@@ -105,14 +105,14 @@ def rebalance(left: Iterable[Pipe], resized: Iterable[Pipe], joined: Iterable[Fl
 
 
 def _is_alone(flow: Flow) -> bool:
-    for pipe in flow.pipes:  # noqa: SIM110 - twice as fast as a generator, and asked for every message
+    for pipe in flow.pipes:  # noqa: SIM110 - twice as fast as a generator, and called for every message
         if len(pipe.flows) > 1:
             return False
     return True
 
 
 def _fix_alone(flow: Flow) -> None:
-    """Nobody shares its pipes: the tightest of them, or its cap, is its rate."""
+    """Sets the rate of a flow that shares no pipe: its tightest pipe, or its cap."""
     flow.rate = flow.cap
     flow.bottleneck = None
     for pipe in flow.pipes:
@@ -128,7 +128,7 @@ def _choose_held_back(pipe: Pipe, chosen: dict[Flow, float]) -> None:
 
 
 def _fill(chosen: dict[Flow, float]) -> dict[Pipe, None]:
-    """Progressive filling of the chosen flows into what the others leave of their pipes, which it returns."""
+    """Progressive filling of the chosen flows into the capacity that other flows leave.  Returns their pipes."""
     pipes = _open(chosen)
     heap = [(pipe.room / pipe.open, order, pipe) for order, pipe in enumerate(pipes)]
     heapq.heapify(heap)
@@ -178,8 +178,8 @@ def _open(chosen: dict[Flow, float]) -> dict[Pipe, None]:
 
 
 def _tightest(heap: list[tuple[float, int, Pipe]]) -> Pipe | None:
-    """The pipe with the least room for each of its flows.  Shares only grow as others are fixed: an entry may be too
-    low.
+    """The pipe with the least room for each of its flows.  Shares only grow as others are fixed, so an entry may be
+    too low.
     """
     while heap:
         share, order, pipe = heap[0]
@@ -208,7 +208,7 @@ def _cap_of(flow: Flow) -> float:
 
 
 def _wronged(pipe: Pipe, chosen: dict[Flow, float]) -> list[Flow]:
-    """Flows beside the chosen ones that no longer have what is theirs, or have more, because of what happened on this
+    """Flows beside the chosen ones whose rate is no longer fair, too low or too high, because of a change on this
     pipe.
     """
     if pipe.room < -_TOLERANCE * pipe.capacity:

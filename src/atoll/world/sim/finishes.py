@@ -1,7 +1,7 @@
-"""When the pieces that connections are sending will have left: one heap of times, and one alarm for the first of them.
+"""The times at which connections finish sending their pieces: one heap of times, and one timer for the first.
 
-Rates change all the time, and with them these times.  A time that moves away is left in the heap and looked at again
-when it has come; only one that moves nearer is put in anew.  So most changes cost nothing.
+Rates change often, and these times with them.  A time that becomes later stays in the heap and is checked again when it
+comes; only a time that becomes earlier is added again.  So most changes cost nothing.
 """
 
 import heapq
@@ -16,7 +16,7 @@ __all__ = ["Finishes"]
 
 
 class Finishes:
-    """Calls `finished` with each connection whose piece has left."""
+    """Calls `finished` with each connection whose piece was sent."""
 
     def __init__(self, loop: VirtualLoop, finished: Callable[[Connection], None]) -> None:
         self._loop = loop
@@ -28,7 +28,7 @@ class Finishes:
         self._purge_at = 1000
 
     def set(self, connection: Connection, finish_s: float) -> None:
-        """The present piece of a connection will have left at `finish_s`, which may be never."""
+        """Sets when the current piece of a connection will be sent; infinity: never."""
         connection.finish_s = finish_s
         if finish_s < connection.wake_s:
             connection.wake_s = finish_s
@@ -39,7 +39,7 @@ class Finishes:
                 self._set_alarm(finish_s)
 
     def _purge(self) -> None:
-        """Throws out what was replaced or given up."""
+        """Removes entries that were replaced or given up."""
         self._heap[:] = [entry for entry in self._heap if entry[0] == entry[2].wake_s]
         heapq.heapify(self._heap)
         self._purge_at = max(1000, 2 * len(self._heap))
@@ -51,7 +51,7 @@ class Finishes:
         self._alarm = self._loop.at(time, self._ring)
 
     def _ring(self) -> None:
-        """Some piece may have left."""
+        """Handles all pieces that were sent by now."""
         now = self._loop.time()
         heap = self._heap
         self._alarm, self._alarm_s = None, math.inf

@@ -1,9 +1,9 @@
 """Simulated links: messages as flows through pipes, followed exactly from change to change.
 
-A *connection* carries what one node sends another on one lane, message after message, like a TCP connection.  While it
-sends it is a flow of `atoll.world.sim.fair`, and its rate is constant between two changes anywhere near it; so the time
-at which a message's last byte leaves is known, and is computed anew only when the rate changes.  The message arrives
-one latency later.
+A *connection* carries the messages from one node to another on one lane, in order, like a TCP connection.  While it
+sends it is a flow of `atoll.world.sim.fair`, and its rate is constant between two changes near it; so the time at which
+a message's last byte leaves is known, and is computed again only when the rate changes.  The message arrives one
+latency later.
 
 The life of a connection::
 
@@ -11,10 +11,10 @@ The life of a connection::
       ▲                │ │
       └─nothing left───┘ └──a link of the path fails──▶ stranded ──a path works again, plus a round trip──▶ sending
 
-When a path fails, the bytes that were under way (those sent within the last latency) are lost and sent again.  They may
-belong to messages that had left already.
+When a path fails, the bytes in flight (those sent within the last latency) are lost and sent again.  They may belong to
+messages that were fully sent already.
 
-All that changes at one instant is gathered, and the rates are worked out once, at the instant's end.
+All changes at one instant are gathered, and the rates are computed once, at the end of the instant.
 """
 
 import math
@@ -34,7 +34,7 @@ __all__ = ["Links"]
 
 
 class Links:
-    """All links of a simulated network, and all that travels on them."""
+    """All links of a simulated network, and all messages on them."""
 
     def __init__(
         self, network: Network, loop: VirtualLoop, *, seed: int, physics: Physics, record: Callable[[Event], None]
@@ -44,7 +44,7 @@ class Links:
         self._record = record
         self.wiring = Wiring(network, loop.time, seed=seed)
         self.routes = self.wiring.routes
-        self._busy: dict[Connection, None] = {}  # everything that is not idle, or has messages in the air
+        self._busy: dict[Connection, None] = {}  # connections that are not idle, or have messages in flight
         self._stranded: dict[Connection, None] = {}
         self._finishes = Finishes(loop, self._piece_sent)
         self._rates = Rates(loop, self._finishes)
@@ -53,7 +53,7 @@ class Links:
         self._initial_window = physics.wire_bytes(INITIAL_WINDOW_BYTES)
 
     def begin(self) -> None:
-        """Lets the weather begin."""
+        """Starts the weather."""
         for state in self.wiring.states.values():
             while state.next_change and state.next_change[0] <= 0:
                 up = state.next_change[1]
@@ -61,10 +61,10 @@ class Links:
                 self.set_up(state.link.name, up=up)
             if state.next_change:
                 self._loop.at(state.next_change[0], self._turn, state, background=True)
-        for time in self.wiring.phase_starts_s:  # latencies change, and with them which path is the shortest
+        for time in self.wiring.phase_starts_s:  # latencies change, and so does the shortest path
             self._loop.at(time, self.routes.forget, background=True)
 
-    # What nodes do ---
+    # Calls from nodes ---
 
     def offer(self, connection: Connection, transfer: Transfer) -> None:
         """Gives a message to a connection."""
@@ -74,7 +74,7 @@ class Links:
             self._begin(connection)
 
     def take_back(self, connection: Connection, transfer: Transfer) -> None:
-        """Removes a message that has not left, whatever has become of it."""
+        """Removes a message that was not fully sent, in any state of the connection."""
         if transfer not in connection.queue:
             return
         first = connection.queue[0] is transfer
@@ -93,11 +93,11 @@ class Links:
         path = self.wiring.path(sender, receiver)
         return path.round_trip_s(self._loop.time()) if path else None
 
-    # What the simulation asks ---
+    # Calls from the simulation ---
 
     @property
     def stranded(self) -> list[Connection]:
-        """Connections that have something to send and no way."""
+        """Connections that have something to send and no path."""
         return list(self._stranded)
 
     @property
@@ -106,11 +106,11 @@ class Links:
 
     @property
     def carried_bytes(self) -> float:
-        """What has been put on the wire, what was lost and sent again included."""
+        """All bytes that were put on the wire, including lost ones that were sent again."""
         return self._rates.carried_bytes
 
     def waits_for_weather(self) -> bool:
-        """Whether something that is held up may yet go on by itself."""
+        """Whether a connection that is held up may yet resume by itself."""
         return any(self.wiring.may_open(each.sender, each.receiver) for each in self._stranded) or any(
             each.state == "sending"
             and each.finish_s == math.inf
@@ -119,10 +119,10 @@ class Links:
             for each in self._busy
         )
 
-    # The course of a connection ---
+    # The life of a connection ---
 
     def _begin(self, connection: Connection) -> None:
-        """The first message of the queue is to be sent, from a connection that is not sending."""
+        """Begins to send the first message of the queue, on a connection that is not sending."""
         path = connection.path
         # A path is chosen when a message starts and when the last one broke.
         if path is None or (path.version != self.routes.version and connection.queue[0].is_fresh):
@@ -137,7 +137,7 @@ class Links:
                 end.advance(now)
         connection.round_trip_s = round_trip_s = path.round_trip_s(now)
         if now < connection.ready_s(path, self._loop.time()) - 1e-9:
-            self._strand(connection)  # the transport is still dialling
+            self._strand(connection)  # the transport is still connecting
             return
         if self._physics.slow_start and path.pipes and round_trip_s > 0:
             idle_s = now - connection.idle_since_s
@@ -153,7 +153,7 @@ class Links:
         self._send(connection)
 
     def _cap(self, connection: Connection) -> float:
-        """What loss leaves of the rate for the first message: no limit on one that fits the initial window."""
+        """The rate limit that loss sets for the first message; none for one that fits the initial window."""
         path = connection.path
         if not self._physics.loss or not path or not path.loss or self._is_short(connection.queue[0]):
             return math.inf
@@ -187,7 +187,7 @@ class Links:
             self._send_at_once(connection, now)
 
     def _send_at_once(self, connection: Connection, now: float) -> None:
-        """Nothing limits the rate: what is queued leaves now."""
+        """Sends all queued messages now: nothing limits the rate."""
         connection.finish_s = connection.wake_s = math.inf
         while connection.queue and self._cap(connection) == math.inf:
             transfer = connection.queue.pop(0)
@@ -204,7 +204,7 @@ class Links:
             self._rest(connection)
 
     def _piece_sent(self, connection: Connection) -> None:
-        """The piece's last byte has left."""
+        """Called when the last byte of a piece has left."""
         now = self._loop.time()
         transfer = connection.queue[0]
         transfer.left -= connection.segment
@@ -220,7 +220,7 @@ class Links:
         self._next(connection)
 
     def _next(self, connection: Connection) -> None:
-        """Goes on after a piece: with the next one, with a pause, or with a rest."""
+        """Continues after a piece: with the next one, with a pause, or by becoming idle."""
         now = self._loop.time()
         if not connection.queue:
             self._withdraw(connection)
@@ -237,7 +237,7 @@ class Links:
             if not connection.pipes:
                 self._send(connection)
                 return
-            transfer = connection.queue[0]  # in the place it has among the flows, at the rate it has
+            transfer = connection.queue[0]  # it stays among the flows, at its current rate
             if math.isnan(transfer.began_s):
                 transfer.began_s = now
             connection.segment = min(transfer.left, connection.quota)
@@ -267,7 +267,7 @@ class Links:
             self._retire(connection)
 
     def _retire(self, connection: Connection) -> None:
-        """It has nothing to do and nothing in the air; there may be very many such, so they keep little."""
+        """Forgets a connection that is idle with nothing in flight; there may be very many, so they keep little."""
         self._busy.pop(connection, None)
         connection.marks = []
 
@@ -276,7 +276,7 @@ class Links:
         connection.timer = self._loop.at(connection.round_s + connection.round_trip_s, self._resume, connection)
 
     def _resume(self, connection: Connection) -> None:
-        """After a pause, or a round trip after a path works again."""
+        """Sends again after a pause, or a round trip after a path works again."""
         connection.timer = None
         self._stranded.pop(connection, None)
         connection.idle_since_s = self._loop.time()
@@ -304,7 +304,7 @@ class Links:
         first = connection.flying.pop(0)
         assert first is transfer, "messages of a connection arrive in order"
         transfer.arrival = (
-            None  # it knows the transfer: a circle that would keep the message until the next look for garbage
+            None  # it refers to the transfer: a cycle would keep the message until the next garbage collection
         )
         if not connection.flying and connection.state == "idle":
             self._retire(connection)
@@ -313,7 +313,7 @@ class Links:
     # Weather ---
 
     def _turn(self, state: LinkState) -> None:
-        """A link goes down or comes back, and the next such change is set."""
+        """Takes a link down or brings it back, and schedules the next such change."""
         assert state.next_change is not None
         up = state.next_change[1]
         state.next_change = next(state.schedule, None)
@@ -343,14 +343,14 @@ class Links:
             callback(state.link)
 
     def block(self, pairs: Iterable[tuple[str, str]], *, on: bool) -> None:
-        """Lets nothing through from one node to another, whatever links there are, or no longer so."""
+        """Blocks all messages from one node to another, whatever links there are, or unblocks them."""
         changed = set()
         for pair in pairs:
             before = self.wiring.blocked[pair] > 0
             self.wiring.blocked[pair] += 1 if on else -1
             if (self.wiring.blocked[pair] > 0) != before:
                 changed.add(pair)
-        self.routes.forget()  # paths that were found before are looked for again
+        self.routes.forget()  # cached paths are searched again
         for connection in list(self._busy):
             if (connection.sender, connection.receiver) in changed:
                 if on:
@@ -360,9 +360,9 @@ class Links:
                     self._find_way(connection)
 
     def _cut(self, connection: Connection) -> None:
-        """A path has failed: what was under way on it is lost, and its last packet at least has to be sent again.
+        """A path has failed: bytes in flight on it are lost, and at least the last packet has to be sent again.
 
-        A connection that waits for a path has nothing under way: a fault may block it all the same.
+        A connection that waits for a path has nothing in flight, but a fault may block it all the same.
         """
         now = self._loop.time()
         if connection.state == "sending":
@@ -390,10 +390,10 @@ class Links:
         self._find_way(connection)
 
     def _find_way(self, connection: Connection) -> None:
-        """Sends again when the transport has dialled, if there is a path."""
+        """Resumes sending once the transport has reconnected, if there is a path."""
         if connection.timer is None:
             path = self.wiring.path(connection.sender, connection.receiver)
             if path:
-                connection.path = path  # so that its failing before then is noticed
+                connection.path = path  # so that a failure before then is noticed
                 ready_s = max(connection.ready_s(path, self._loop.time()), self._loop.time())
                 connection.timer = self._loop.at(ready_s, self._resume, connection)

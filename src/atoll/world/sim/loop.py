@@ -1,15 +1,15 @@
 """Virtual time, inside the event loop.
 
 `VirtualLoop` is an asyncio event loop whose clock jumps to the next timer instead of waiting for it.  `asyncio.sleep`,
-`timeout`, `TaskGroup`, locks and queues work on it unchanged.  It differs from the ordinary loop in three ways that a
+`timeout`, `TaskGroup`, locks and queues work on it unchanged.  It differs from the ordinary loop in three points that a
 simulation needs:
 
 * Timers are ordered totally, by time and then by the order in which they were set, so that one seed gives one run.
-* `at_instants_end` runs a callback when nothing else is left to do at this instant: what many causes change at one
-  instant is worked out once.
+* `at_instants_end` runs a callback when nothing else is left to do at this instant, so that several changes at one
+  instant are handled together.
 * Background events (the weather) do not keep a run alive.  When nothing else is left,
-  `is_anyone_waiting` is asked whether background events still matter; if not, `on_stall` is called, because nothing can
-  happen any more.
+    `is_anyone_waiting` says whether background events still matter; if not, `on_stall` is called, because nothing can
+    happen any more.
 
 It has no sockets, no threads, no signals and no subprocesses.
 """
@@ -30,7 +30,7 @@ Ts = TypeVarTuple("Ts")
 
 
 class Timer:
-    """An event of the world's own.  It has the parts of an asyncio handle that the loop looks at."""
+    """A timer of the simulator itself.  It has the parts of an asyncio handle that the loop uses."""
 
     __slots__ = ("_args", "_callback", "_cancelled", "_loop", "_scheduled")
 
@@ -47,7 +47,7 @@ class Timer:
 
     def cancel(self) -> None:
         self._cancelled = True
-        self._args = ()  # it may lie in the heap for long, and hold a message of many megabytes
+        self._args = ()  # it may stay in the heap for long, and its arguments may hold megabytes
         if self._scheduled:
             self._scheduled = False
             self._loop._foreground -= 1  # noqa: SLF001
@@ -86,24 +86,24 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> events.TimerHandle:
         timer = events.TimerHandle(when, callback, args, self, context)
-        if when < math.inf:  # what is to happen never, does not
+        if when < math.inf:  # a timer at infinity never fires
             heapq.heappush(self._timers, (when, next(self._order), timer))
             self._foreground += 1
             timer._scheduled = True  # type: ignore[attr-defined]  # noqa: SLF001 - a loop's own part of the handle
         return timer
 
     def at(self, when: float, callback: Callable[[*Ts], object], *args: *Ts, background: bool = False) -> "Timer":
-        """Like `call_at`, for the world's own events.
+        """Like `call_at`, for events of the simulator itself.
 
-        It is cheaper; what the callback raises ends the run instead of being logged; and it may be `background`:
-        something that happens anyway but keeps nobody busy.
+        It is cheaper; an exception of the callback ends the run instead of being logged; and it may be `background`: an
+        event that happens anyway but does not keep the run alive.
         """
         timer = Timer(self, callback, args, keeps_alive=not background)
         heapq.heappush(self._timers, (when, next(self._order), timer))
         return timer
 
     def at_instants_end(self, callback: Callable[[], None]) -> None:
-        """Calls `callback` once, when nothing else is left to do at the present instant."""
+        """Calls `callback` once, when nothing else is left to do at this instant."""
         self._instants_end.append(callback)
 
     def _timer_handle_cancelled(self, handle: events.TimerHandle) -> None:
@@ -113,7 +113,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             self._forget_one()
 
     def _forget_one(self) -> None:
-        """A timer was cancelled.  When most of them are, they are thrown out together."""
+        """Counts a cancelled timer.  When most timers are cancelled, they are removed together."""
         self._cancelled += 1
         if self._cancelled > 1000 and self._cancelled > len(self._timers) // 2:
             self._timers = [entry for entry in self._timers if not entry[2]._cancelled]  # noqa: SLF001
@@ -160,7 +160,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """There is no selector to wake."""
 
     def __del__(self) -> None:
-        """It holds nothing of the operating system's, so one that was never run needs no closing."""
+        """Does nothing: the loop holds no resources of the operating system, so it need not be closed."""
 
     def _process_events(self, event_list: list[Any]) -> None:
         """There are no sockets to hear from."""

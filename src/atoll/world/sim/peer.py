@@ -1,10 +1,10 @@
-"""A peer in the simulated world: what one node sends another, over their link or through a third node.
+"""A peer in the simulated world: messages from one node to another, over their link or through a third node.
 
-While two nodes' own link is noticed to be away, what they have to tell each other goes through a third one that reaches
-both.  A node knows whom its peers reach, as they would tell with their heartbeats.  A relay takes a message in whole
-and sends it on: both legs cost what they cost, and the relay's bytes are its own.  What has begun on the own link is
-kept there: if that comes back first, it goes on where it stopped.  Where the network has other paths between two nodes
-it uses them itself, and nobody relays.
+While two nodes have noticed that their own link is down, their messages go through a third node that reaches both.  A
+node knows which nodes its peers reach, as heartbeats would tell it.  A relay receives a message whole and forwards it:
+both legs cost time, and the forwarded bytes count as the relay's.  A message that has begun on the own link stays there
+too: if the link comes back first, it continues where it stopped.  Where the network has other paths between two nodes
+it uses them itself, and no node relays.
 """
 
 import asyncio
@@ -24,8 +24,8 @@ __all__ = ["Flight", "Order", "SimPeer", "SimulationView"]
 
 
 class Order:
-    """Messages from one node to another on one lane, each once and in the order in which they were sent: one that took
-    the longer way may be overtaken, and is waited for.
+    """Delivers messages from one node to another on one lane, each once and in the order in which they were sent: a
+    message may overtake one on a longer route, and waits for it.
     """
 
     __slots__ = ("_came", "_next", "_numbers")
@@ -41,7 +41,7 @@ class Order:
         return self._numbers - 1
 
     def arrived(self, number: int, message: Message | None) -> list[Message]:
-        """What can be delivered now that this message has come, or will not come (`None`)."""
+        """The messages that can be delivered now that this one has arrived, or never will (`None`)."""
         if number < self._next or number in self._came:
             return []
         self._came[number] = message
@@ -55,7 +55,7 @@ class Order:
 
 
 class Door(Protocol):
-    """What a peer asks of its node's world."""
+    """The part of a node's world that a peer uses."""
 
     @property
     def name(self) -> str: ...
@@ -75,7 +75,7 @@ class Door(Protocol):
 
 
 class SimulationView(Protocol):
-    """What nodes ask of their simulation."""
+    """The part of the simulation that nodes use."""
 
     seed: int
     loop: VirtualLoop
@@ -143,7 +143,7 @@ class SimPeer(Peer):
             return
         with simulation.waiting_for_reach():
             while self.reachable != reachable:
-                await asyncio.wait([simulation.reach_changed()])  # it is everybody's: not to be cancelled with this
+                await asyncio.wait([simulation.reach_changed()])  # this future is shared: it must not be cancelled
 
     async def receive(self, channel: str) -> Message:
         return await self._world.receive_from(self._name, channel)
@@ -151,7 +151,7 @@ class SimPeer(Peer):
     async def send(self, channel: str, head: bytes = b"", body: Buffer = b"", *, lane: Lane = Lane.BULK) -> None:
         world, simulation = self._world, self._world.simulation
         receiver = simulation.worlds[self._name]
-        # The sender may use its buffer again as soon as this returns, so what travels is a copy; `bytes` cannot change.
+        # The sender may reuse its buffer as soon as this returns, so a copy is sent; `bytes` cannot change.
         content = body if isinstance(body, bytes) else bytes(body)
         message = Message(world.name, channel, head, content)
         if simulation.relays(world.name, self._name) or simulation.is_unruly:
@@ -165,7 +165,7 @@ class SimPeer(Peer):
             raise
 
     def offer(self, message: Message, lane: Lane, arrived: Callable[[], None]) -> tuple[Connection, Transfer]:
-        """Begins to send a message from this node to the peer, and no further."""
+        """Begins to send a message from this node to the peer, without relays."""
         world, simulation, name = self._world, self._world.simulation, self._name
         size = frame_bytes(message.channel, message.head, message.body)
 
@@ -191,10 +191,10 @@ class SimPeer(Peer):
         return connection, transfer
 
     def _land(self, message: Message, lane: Lane, arrived: Callable[[], None]) -> None:
-        """A message is at the peer, with what went wrong on its way."""
+        """Delivers a message that has arrived at the peer, with the message faults that apply."""
         simulation = self._world.simulation
         for kind, seconds in simulation.fates(self._world.name, self._name):
-            if kind == "corrupt":  # its checksum is wrong: nothing of it is used, and it is sent again
+            if kind == "corrupt":  # its checksum is wrong: it is discarded and sent again
                 refused = MessageRefused(
                     at=simulation.now, node=self._name, sender=self._world.name, channel=message.channel, why="checksum"
                 )
@@ -218,8 +218,8 @@ class SimPeer(Peer):
     # With relays ---
 
     async def _carry(self, flight: "Flight") -> None:
-        """Sends a message over the own link, and through a third node while that link is noticed to be away; returns
-        when it has left by one of them.
+        """Sends a message over the own link, and through a third node while that link is known to be down; returns
+        when it was fully sent on one of them.
         """
         simulation = self._world.simulation
         relayed = simulation.relays(self._world.name, self._name)
@@ -250,7 +250,7 @@ class SimPeer(Peer):
         return self._world.simulation.reach(self._world.name, name).reachable
 
     def _leg(self, to: str, flight: "Flight") -> Transfer:
-        """Sends a message to the peer, or to a third node that sends it on."""
+        """Sends a message to the peer, or to a third node that forwards it."""
         if to == self._name:
             connection, transfer = self.offer(flight.message, flight.lane, lambda: self._deliver(flight))
         else:
@@ -262,7 +262,7 @@ class SimPeer(Peer):
         return transfer
 
     def _deliver(self, flight: "Flight", *, void: bool = False) -> None:
-        """A message has come, or never will; what is left of it on other ways is taken back."""
+        """Delivers a message, or marks it as one that never arrives; copies on other routes are withdrawn."""
         simulation = self._world.simulation
         receiver = simulation.worlds[self._name]
         flight.land(simulation)
@@ -271,20 +271,20 @@ class SimPeer(Peer):
             receiver.deliver(ready)
 
     def hand_on(self, flight: "Flight") -> None:
-        """Sends on what another node has for the peer."""
+        """Forwards another node's message to the peer."""
         if not flight.arrived:
             self._world.simulation.relay(self._carry(flight), f"{self._world.name} relaying")
 
     def look_after(self, flight: "Flight", around: tuple[str, Transfer] | None) -> tuple[str, Transfer] | None:
-        """Reach has changed while a message is in the air: where its own link is noticed to be away it is sent again,
-        another way, as soon as there is one.
+        """Called when reach has changed while a message is in flight: if its own link is known to be down, it is sent
+        again on another route as soon as there is one.
 
         Args:
-            flight: what has left over the own link.
-            around: whom it was sent to instead, if it was.
+            flight: the message that was sent over the own link.
+            around: the relay that it was sent to instead, if any.
 
         Returns:
-            whom it is sent to instead now.
+            The relay that it is sent to instead now.
         """
         simulation = self._world.simulation
         if around and self._reaches(around[0]):
@@ -294,7 +294,7 @@ class SimPeer(Peer):
 
 
 class Flight:
-    """A message on its way, on all the ways that it takes."""
+    """A message in flight, on all routes that it takes."""
 
     __slots__ = ("arrived", "lane", "left", "left_by", "legs", "message", "number")
 
@@ -304,11 +304,11 @@ class Flight:
         self.number = number
         """Its place in the order from its sender to its receiver."""
         self.left = False
-        """All of it has left its sender."""
+        """Whether all of it has left its sender."""
         self.arrived = False
         self.legs: dict[Transfer, Connection] = {}
         self.left_by: list[SimPeer] = []
-        """Which peers' own links it has left over."""
+        """The peers over whose own links it was fully sent."""
 
     def land(self, simulation: SimulationView) -> None:
         self.arrived = True

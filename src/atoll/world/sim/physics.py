@@ -1,19 +1,20 @@
-"""What TCP makes of a link: the models that simulated transfers follow, each with its source, most with a switch.
+"""Models of TCP over a link: simulated transfers follow them.  Each names its source, and most can be switched off.
 
 * **Headers.** A packet of 1,500 bytes carries 1,448 of payload (IPv4, TCP with timestamps).
-* **Slow start** (RFC 5681, RFC 6928, RFC 2861).  A connection may have a window of bytes under way.  It starts with 10
-  segments; a window that was used up doubles a round trip after it was opened; one that lasts for a round trip is no
-  limit any more.  A window is sent at the rate the network gives, then the connection waits for its acknowledgements.
+* **Slow start** (RFC 5681, RFC 6928, RFC 2861).  A connection may have a window of bytes in flight.  It starts with 10
+    segments; a window that was used up doubles a round trip after it was opened; one that lasts for a round trip is no
+    longer a limit.  A window is sent at the rate the network gives, then the connection waits for its acknowledgements.
   A connection that idles halves its window for every retransmission time-out, down to the initial one.
 * **Loss** (RFC 9438, section 5): a long transfer over a path with loss p and round trip R has on average a window of
   1.054·(R/p)^¾ segments (CUBIC, C = 0.4), or √(3/2p) where that is more (the Reno-friendly region; Mathis et al.,
   1997), so its rate is at most that window a round trip.  A message that fits the initial window is too short for an
   average: with the probability that one of its packets is lost it arrives one round trip later.
-* **Outages.** What was under way is lost and sent again; sending goes on one round trip after a working path exists, as
-  a transport that dials again at once does.
-* **Relays.** While two nodes' own link is noticed to be away, their messages go through a third that reaches both.
-* **Noticing.** A peer is taken for unreachable when nothing was heard of it for half a second, or four round trips if
-  that is more, and for reachable one round trip after a path works again.
+* **Outages.** Bytes in flight are lost and sent again; sending resumes one round trip after a working path exists, as
+  with a transport that reconnects at once.
+* **Relays.** While two nodes have noticed that their own link is down, their messages go through a third node that
+  reaches both.
+* **Noticing.** A node considers a peer unreachable when it has heard nothing from it for half a second, or four round
+  trips if that is more, and reachable one round trip after a path works again.
 """
 
 import math
@@ -39,7 +40,7 @@ SUSPECT_S = 0.5
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Physics:
-    """Which of the models are in force."""
+    """Which of the models are switched on."""
 
     headers: bool = True
     slow_start: bool = True
@@ -48,12 +49,12 @@ class Physics:
     relays: bool = True
 
     def wire_bytes(self, payload_bytes: int) -> float:
-        """What a payload is on the wire."""
+        """The bytes on the wire for a payload."""
         return payload_bytes * (PACKET_BYTES / SEGMENT_BYTES) if self.headers else float(payload_bytes)
 
 
 IDEAL = Physics(headers=False, slow_start=False, loss=False, jitter=False, relays=False)
-"""Latency, rates and outages alone: what closed-form answers are about."""
+"""Only latency, rates and outages, for comparison with closed-form results."""
 
 
 def loss_limit(loss: float, round_trip_s: float) -> float:
@@ -70,11 +71,11 @@ def retransmission_timeout_s(round_trip_s: float) -> float:
 
 
 def idle_window(window_bytes: float, idle_s: float, round_trip_s: float) -> float:
-    """What is left of a window after idling: half for every retransmission time-out."""
+    """The window after idling: halved for every retransmission time-out."""
     halvings = int(min(idle_s / retransmission_timeout_s(round_trip_s), 64.0))
     return math.ldexp(window_bytes, -halvings)
 
 
 def notice_s(round_trip_s: float) -> float:
-    """How long silence lasts before a peer is taken for unreachable."""
+    """How long a peer must be silent before it counts as unreachable."""
     return max(SUSPECT_S, 4 * round_trip_s)

@@ -1,4 +1,4 @@
-"""The rates of all flows: what changes at one instant is gathered, and rates are worked out once, at its end."""
+"""The rates of all flows: changes at one instant are gathered, and rates are computed once, at its end."""
 
 import math
 
@@ -12,11 +12,11 @@ __all__ = ["Rates"]
 
 
 class Rates:
-    """Keeps the rates of connections, and when each is done with its piece.
+    """Keeps the rates of connections, and the time at which each finishes its piece.
 
     Args:
-        loop: of the simulation.
-        finishes: told when a connection will be done.
+        loop: the simulation's event loop.
+        finishes: gets the time at which a connection will finish.
     """
 
     def __init__(self, loop: VirtualLoop, finishes: Finishes) -> None:
@@ -28,7 +28,7 @@ class Rates:
         self._settling = False
         self._watched: set[LinkEnd] = set()
         self.carried_bytes = 0.0
-        """What has been put on the wire, what was lost and sent again included."""
+        """All bytes that were put on the wire, including lost ones that were sent again."""
 
     def joined(self, connection: Connection) -> None:
         """A connection has joined the flows, or its own limit has changed."""
@@ -52,7 +52,7 @@ class Rates:
             self._loop.at_instants_end(self._settle)
 
     def _settle(self) -> None:
-        """Works out the rates after all that has changed at this instant."""
+        """Computes the rates after all changes at this instant."""
         self._settling = False
         now = self._loop.time()
         for connection, old_rate in rebalance(self._left, self._resized, self._joined).items():
@@ -66,7 +66,7 @@ class Rates:
         self._joined.clear()
 
     def progress(self, connection: Connection, rate: float | None = None) -> None:
-        """Takes note of what was sent at a rate (the present one unless given) since it began."""
+        """Accounts for the bytes sent since the last call, at the current rate or the given one."""
         now = self._loop.time()
         sent = min((connection.rate if rate is None else rate) * (now - connection.since_s), connection.segment)
         connection.since_s = now
@@ -79,7 +79,7 @@ class Rates:
                 connection.queue[0].left -= sent
 
     def follow(self, end: LinkEnd) -> None:
-        """Lets the rate of a link end follow its weather for as long as something flows there."""
+        """Lets the rate of a link end follow its weather while it has flows."""
         if end not in self._watched:
             self._watched.add(end)
             self._wait(end)

@@ -40,7 +40,7 @@ class Reach:
         round_trip_s = self._links.round_trip_s(node, peer)
         self._round_trip_s = round_trip_s or 0.0
         self._works = self.reachable = round_trip_s is not None
-        # What it would have noticed by now, had somebody asked before.
+        # The state that it would have noticed by now, had it existed before.
         since_s = self._links.wiring.changed_s(node, peer)
         if loop.time() < since_s + self._delay_s():
             self.reachable = not self._works
@@ -48,7 +48,7 @@ class Reach:
 
     @property
     def may_wake(self) -> bool:
-        """Whether somebody waits for a change that may yet come."""
+        """Whether a task waits for a change that may yet come."""
         if not self.waiting:
             return False
         may_change = self._links.wiring.may_close if self.reachable else self._links.wiring.may_open
@@ -58,7 +58,7 @@ class Reach:
         return self._round_trip_s if self._works else notice_s(self._round_trip_s)
 
     def look(self) -> None:
-        """A link has changed: in a while the node notices what that means for it."""
+        """Called when a link has changed: the node notices the effect after a delay."""
         works = self._links.wiring.works(self.node, self.peer)
         if works == self._works:
             return

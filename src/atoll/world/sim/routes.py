@@ -1,8 +1,8 @@
-"""Which way traffic goes: over the link that two nodes share, or else along the shortest working path, or nowhere.
+"""Routes: over the link that two nodes share, or else along the shortest working path, or none.
 
-Shortest is by latency, then by number of links, then by name.  Two nodes with a link of their own use that link and no
-other: where it is down they cannot reach each other (finding a way round through a third node is the business of nodes,
-not of the network). Most points of a large network hang on one link only; paths are searched among the others.
+Shortest is by latency, then by number of links, then by name.  Two nodes with a link of their own use only that link:
+while it is down they cannot reach each other (relaying through a third node is up to the nodes, not the network).  Most
+points of a large network have one link only; paths are searched among the others.
 """
 
 import heapq
@@ -13,7 +13,7 @@ from atoll.network.model import Link
 
 __all__ = ["Routes"]
 
-Step = tuple[Link, bool]  # a link and whether it is gone through from a to b
+Step = tuple[Link, bool]  # a link and whether it is used from a to b
 
 
 class Routes:
@@ -42,7 +42,7 @@ class Routes:
         return step[0] if step else None
 
     def leaf_of(self, link: Link) -> str | None:
-        """The point that has no other link than this one, if there is one: nobody else's paths depend on it."""
+        """The point whose only link is this one, if any: paths between other points do not depend on the link."""
         for point in (link.a, link.b):
             if len(self._steps[point]) == 1:
                 return point
@@ -71,7 +71,7 @@ class Routes:
         own = self._steps.get(sender, {}).get(receiver)
         if own:
             return (own,) if self._is_up(own[0]) else None
-        # Points on one link only: their one neighbour is the real beginning, or end.
+        # A point with one link only: the search begins, or ends, at its one neighbour.
         start, first = self._towards_core(sender)
         end, last = self._towards_core(receiver)
         if start is None or end is None:

@@ -1,8 +1,8 @@
 """The simulated world: many nodes in one process, on virtual time, over modelled links.
 
-`Simulation` runs one node program on every node of a network until all have returned, and returns what they returned.
-One seed gives one run, to the byte.  A run in which nothing can happen any more raises `Stalled` with a picture of who
-waits for what.
+`Simulation` runs one node program on every node of a network until all have returned, and returns their results.  One
+seed gives one run, to the byte.  If nothing can happen any more, it raises `Stalled` with a picture of which node waits
+for what.
 """
 
 import asyncio
@@ -38,11 +38,11 @@ class Simulation:
     """A network with nodes on it, ready to run once.
 
     Args:
-        network: what to simulate.
-        seed: where all randomness comes from.
-        physics: which models of `atoll.world.sim.physics` are in force.
-        trace: where events go; nowhere if there is none.
-        faults: what is done to nodes and links.
+        network: the network to simulate.
+        seed: the seed of all randomness.
+        physics: which models of `atoll.world.sim.physics` are switched on.
+        trace: records the events; without one they are dropped.
+        faults: the faults of nodes and links.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Simulation:
         self._waiting_for_reach = 0
         self._relaying: dict[asyncio.Task[None], None] = {}
         self.aloft: dict[tuple[SimPeer, Flight], tuple[str, Transfer] | None] = {}
-        """What has left over a link and not arrived, by whom; and whom it was sent to instead, if the link broke."""
+        """Messages in flight, with their direct peer; and the relay that they were sent to if the link broke."""
         self._stall: Stalled | None = None
         self._tasks: dict[str, asyncio.Task[Any]] = {}
         self._begin_node: Callable[[str], None] = lambda _: None
@@ -76,7 +76,7 @@ class Simulation:
         self._stopped: str | None = None
         self._begin_s = 0.0
         self.is_unruly = any(fault.kind in MESSAGE_KINDS for fault in self._faults)
-        """Whether messages may arrive twice, late or spoilt."""
+        """Whether messages may arrive twice, late or corrupt."""
         self._unruly: list[Fault] = []
         self._unruliness = stream(seed, "unruly messages")
         self.loop.is_anyone_waiting = self._is_anyone_waiting
@@ -91,14 +91,14 @@ class Simulation:
             self._trace.record(event)
 
     def relay(self, carrying: Coroutine[Any, Any, None], name: str) -> None:
-        """Lets a message travel by itself."""
+        """Carries a relayed message in a task of its own."""
         task = self.loop.create_task(carrying, name=name)
         self._relaying[task] = None
         task.add_done_callback(self._relaying.pop)
 
     @property
     def crashed(self) -> frozenset[str]:
-        """The nodes that are gone for now."""
+        """The nodes that are crashed now."""
         return frozenset(self._crashed)
 
     def stop(self, reason: str) -> None:
@@ -118,9 +118,9 @@ class Simulation:
 
         Args:
             program: an async function of a node's `World`.
-            limit_s: virtual seconds after which nodes that still run are stopped.  A run in which nothing can happen
-                any more raises at once, limit or not.
-            begin_s: when nodes begin; weather and faults have been going on before, and the trace begins then.
+            limit_s: virtual seconds after which nodes that still run are stopped.  A stalled run raises at once, limit
+                or not.
+            begin_s: when nodes begin; weather and faults have begun before, and the trace begins then.
 
         Returns:
             What each node's program returned, by node; a node that was stopped is not in it.
@@ -140,7 +140,7 @@ class Simulation:
         collecting = gc.get_threshold()
         gc.set_threshold(
             20_000, 20, 20
-        )  # many small objects and few cycles: looking for garbage would take a third of the time
+        )  # many small objects and few cycles: garbage collection would take a third of the time
         self.links.begin()
         for fault in self._faults:
             for time, on in ((fault.at, True), (fault.until, False)):
@@ -163,7 +163,7 @@ class Simulation:
         return results
 
     def _clean_up(self) -> None:
-        """Ends what nodes have left running, and the loop."""
+        """Cancels tasks that nodes have left running, and closes the loop."""
         left = asyncio.all_tasks(self.loop)
         for task in sorted(left, key=asyncio.Task.get_name):
             task.cancel()
@@ -181,7 +181,7 @@ class Simulation:
 
         def stall() -> None:
             if self._stall:
-                raise self._stall  # somebody waits on, though cancelled
+                raise self._stall  # a task still waits, though it was cancelled
             self._stall = Stalled(draw_stall(self))
             self.stop("stalled")
 
@@ -203,7 +203,7 @@ class Simulation:
                         begin(name)
         except* asyncio.CancelledError:
             pass
-        except* BaseException as failures:  # noqa: BLE001 - the first failure is the one to tell
+        except* BaseException as failures:  # noqa: BLE001 - the first failure is the one to report
             raise _first(failures) from None
         if self._stall:
             raise self._stall
@@ -247,7 +247,7 @@ class Simulation:
                     self._begin_node(name)
 
     def _crash(self, name: str) -> None:
-        """A node is gone, with all that it knew and all that it was about to send."""
+        """Crashes a node: its state and its unsent messages are lost."""
         if name in self._crashed:
             self._crashed[name] += 1
         task = self._tasks.get(name)
@@ -263,12 +263,12 @@ class Simulation:
         self.worlds[name].forget()
 
     def fates(self, sender: str, receiver: str) -> Iterator[tuple[str, float]]:
-        """What goes wrong with a message that arrives now, and how many seconds late it then is."""
+        """The faults that apply to a message that arrives now, each with a delay in seconds."""
         for fault in self._unruly:
             if (sender, receiver) in fault.pairs and self._unruliness.random() < fault.share:
                 yield fault.kind, fault.seconds * self._unruliness.random()
 
-    # Who can be reached ---
+    # Reach ---
 
     def reach(self, node: str, peer: str) -> "Reach":
         mine = self._reaches.setdefault(node, {})
@@ -286,14 +286,14 @@ class Simulation:
             self.aloft[peer, flight] = peer.look_after(flight, around)
 
     def reach_changed(self) -> "asyncio.Future[None]":
-        """Done when somebody next notices that it can reach somebody, or cannot."""
+        """A future that is done at the next change of any node's reach."""
         if self._reach_changed is None:
             self._reach_changed = self.loop.create_future()
         return self._reach_changed
 
     @contextmanager
     def waiting_for_reach(self) -> Iterator[None]:
-        """While somebody waits for any such change, weather that may bring one goes on."""
+        """Keeps the run alive while a task waits for any such change and weather may bring one."""
         self._waiting_for_reach += 1
         try:
             yield
@@ -301,12 +301,12 @@ class Simulation:
             self._waiting_for_reach -= 1
 
     def relays(self, node: str, peer: str) -> bool:
-        """Whether messages between two nodes go through others when need be: where they have a link of their own."""
+        """Whether messages between two nodes may be relayed: only if they have a link of their own."""
         return self.physics.relays and self.links.routes.own_link(node, peer) is not None
 
     def way(self, node: str, peer: str, origin: str) -> str | None:
-        """Where to send what is for `peer`: to itself, or to the nearest third node that reaches both, not back to
-        where it comes from; `None` if it cannot be reached.
+        """The next hop to `peer`: the peer itself, or the nearest third node that reaches both and is not the origin;
+        `None` if there is no route.
         """
         if self.reach(node, peer).reachable:
             return peer
@@ -320,7 +320,7 @@ class Simulation:
         return min(thirds, key=lambda name: self.length_s(node, name) + self.length_s(name, peer), default=None)
 
     def length_s(self, node: str, peer: str) -> float:
-        """How long a round trip takes between two nodes now; infinite if there is no way."""
+        """The round-trip time between two nodes now; infinite if there is no path."""
         found = self.links.round_trip_s(node, peer)
         return math.inf if found is None else found
 
@@ -329,7 +329,7 @@ class Simulation:
             yield from mine.values()
 
     def _look_around(self, link: Link) -> None:
-        """A link has changed: those whose way it may be look again."""
+        """Called when a link has changed: updates the reach of pairs whose path may use it."""
         leaf = self.links.routes.leaf_of(link)
         concerned: Iterable[Reach] = self.reaches()
         if leaf is not None:
@@ -341,7 +341,7 @@ class Simulation:
     # When nothing happens ---
 
     def _is_anyone_waiting(self) -> bool:
-        """Whether weather can still wake somebody."""
+        """Whether weather can still wake a task."""
         if self.links.waits_for_weather() or any(reach.may_wake for reach in self.reaches()):
             return True
         return self.links.wiring.faults_to_come > 0 or (self._waiting_for_reach > 0 and self.links.wiring.may_change())
@@ -349,7 +349,7 @@ class Simulation:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Simulated nodes log nothing: what a node would say on its own machine would be said of thousands here."""
+    """Switches off the log: a simulation would log the messages of thousands of nodes."""
     log = logging.getLogger("atoll")
     before, log.disabled = log.disabled, True
     try:

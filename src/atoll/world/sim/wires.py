@@ -1,4 +1,4 @@
-"""What links are at this moment: their rates, latencies and whether they are up, and paths made of them."""
+"""The current state of links: their rates, latencies and whether they are up; and the paths made of them."""
 
 import math
 from collections.abc import Iterator
@@ -11,11 +11,11 @@ from atoll.world.sim.fair import Pipe
 __all__ = ["LinkEnd", "LinkState", "Path"]
 
 UNLIMITED = 1e15
-"""Bytes a second of a link that has no limit at the moment, though it has one at other times: sums must stay finite."""
+"""Bytes a second of a link that has no limit now, but has one at other times: sums must stay finite."""
 
 
 class LinkEnd(Pipe):
-    """One direction of a link, with its weather: what its rate and latency are now."""
+    """One direction of a link, with its weather: its current rate and latency."""
 
     __slots__ = ("_changes", "_draw", "_latency", "_next", "_run_s", "limited", "peak", "up_since_s", "way")
 
@@ -38,7 +38,7 @@ class LinkEnd(Pipe):
         return self._next[0] if self._next else None
 
     def advance(self, now: float) -> None:
-        """Lets the rate follow its weather up to now."""
+        """Updates the rate to the weather of now."""
         while self._next and self._next[0] <= now:
             self.capacity = min(self._next[1] / 8, UNLIMITED)
             self._next = next(self._changes, None)
@@ -47,7 +47,7 @@ class LinkEnd(Pipe):
         return self._latency if self.way.walk else latency_at(self.way, now, self._run_s)
 
     def draw_latency_s(self, now: float, *, jitter: bool) -> float:
-        """The latency of one message, which may wander after it."""
+        """Draws the latency of one message; the link's latency may then walk."""
         latency = self.latency_s(now)
         way = self.way
         if self._draw is not None:
@@ -58,7 +58,7 @@ class LinkEnd(Pipe):
         return latency
 
     def is_lost(self, packets: int) -> bool:
-        """Whether one of so many packets is lost."""
+        """Whether one of this many packets is lost."""
         return self._draw is not None and self._draw.random() >= (1 - self.way.loss) ** packets
 
 
@@ -78,7 +78,7 @@ class LinkState:
 
 
 class Path:
-    """A way through the network, with what a transport would find out about it."""
+    """A path through the network, with the properties that a transport would measure."""
 
     __slots__ = ("_latency_s", "_reverse", "_reverse_s", "changing", "ends", "loss", "peak", "pipes", "version")
 
@@ -100,7 +100,7 @@ class Path:
         return sum(end.latency_s(now) for end in self.ends)
 
     def ready_s(self, now: float) -> float:
-        """When a transport that dials again at once can use it: a round trip after its last link has come back."""
+        """When a transport that reconnects at once can use it: a round trip after its last link has come back."""
         return max(end.up_since_s for end in self.ends) + self.round_trip_s(now)
 
     def round_trip_s(self, now: float) -> float:

@@ -1,4 +1,4 @@
-"""What joins simulated nodes: links that go down and come back, the pipes of each, and the ways through them."""
+"""The links between simulated nodes: their state, their pipes, and the paths through them."""
 
 import math
 from collections import Counter
@@ -13,12 +13,12 @@ __all__ = ["Wiring"]
 
 
 class Wiring:
-    """The links of a network as they are now.
+    """The current state of a network's links.
 
     Args:
-        network: what is joined.
-        now: the time.
-        seed: of the weather.
+        network: the network.
+        now: returns the time.
+        seed: the seed of the weather.
     """
 
     def __init__(self, network: Network, now: Callable[[], float], *, seed: int) -> None:
@@ -34,13 +34,13 @@ class Wiring:
         }
         self.routes = Routes(network, lambda link: self.states[link.name].up, self._latency_of)
         self.blocked: Counter[tuple[str, str]] = Counter()
-        """From whom nothing gets through to whom, by how many faults."""
+        """How many faults block each pair (sender, receiver)."""
         self.faults_to_come = 0
         """How many faults are still to begin or to end."""
         self.phase_starts_s = _phase_starts_s(network)
 
     def pipes(self) -> Iterator[Pipe]:
-        """Everything with a capacity."""
+        """Every pipe of the network."""
         yield from (end for state in self.states.values() for end in (state.there, state.back))
         yield from self._up.values()
         yield from self._down.values()
@@ -65,13 +65,13 @@ class Wiring:
         return Path(ends, reverse, access, self.routes.version)
 
     def may_open(self, sender: str, receiver: str) -> bool:
-        """Whether a way from one node to another is there or may yet open."""
+        """Whether there is a path from one node to another, or may yet be one."""
         if self.blocked[sender, receiver]:
             return self.faults_to_come > 0
         return self.routes.are_joined(sender, receiver, self._up_or_may_be)
 
     def may_close(self, sender: str, receiver: str) -> bool:
-        """Whether the way from one node to another is gone or may yet close."""
+        """Whether there is no path from one node to another, or it may yet fail."""
         return not self.routes.are_joined(sender, receiver, self._is_up_for_good)
 
     def _up_or_may_be(self, link: Link) -> bool:
@@ -87,7 +87,7 @@ class Wiring:
         return any(state.next_change is not None for state in self.states.values())
 
     def changed_s(self, sender: str, receiver: str) -> float:
-        """When the way from one node to another may last have changed."""
+        """When the path from one node to another may last have changed."""
         own = self.routes.own_link(sender, receiver)
         states = [self.states[own.name]] if own else self.states.values()
         return max((state.changed_s for state in states), default=-math.inf)

@@ -1,4 +1,4 @@
-"""One node's door to a simulation."""
+"""One node's interface to a simulation."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class Gate:
-    """Holds up who comes by while it is shut."""
+    """Makes tasks wait while it is shut."""
 
     __slots__ = ("_shut", "_simulation")
 
@@ -134,18 +134,18 @@ class SimWorld(World):
         await self._standing_still()
 
     def stall(self, *, on: bool) -> None:
-        """Lets the node stand still wherever it next asks the world for something, or go on."""
+        """Freezes the node at its next call to the world, or lets it resume."""
         self._stalled.turn(shut=on)
 
     def hang(self, *, on: bool) -> None:
-        """Lets the node's computing stand still, or go on."""
+        """Stops the node's computation, or lets it resume."""
         self._hung.turn(shut=on)
 
     async def _standing_still(self) -> None:
         await self._stalled.wait()
 
     def forget(self) -> None:
-        """The node begins anew: what had arrived for the one before is gone."""
+        """Prepares a restart of the node: messages that had arrived before are dropped."""
         self._mailboxes.clear()
         self._processor = None
         self._torch_states = []
@@ -171,8 +171,8 @@ class SimWorld(World):
 
     @contextmanager
     def _own_torch_randomness(self) -> Iterator[None]:
-        """Nodes share a process, and torch has one random state a process: each node's own is put in place while it
-        computes.
+        """Puts the node's own random state of torch in place while it computes: nodes share a process, and torch has
+        one random state for each process.
         """
         torch = sys.modules.get("torch")
         if torch is None:
