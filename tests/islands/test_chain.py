@@ -83,7 +83,7 @@ def test_what_is_refused() -> None:
         chain(nn.Sequential(one, other), torch.randn(1, 2))
     unused = nn.Sequential(nn.Linear(2, 2))
     unused.register_parameter("spare", nn.Parameter(torch.zeros(1)))
-    with pytest.raises(TaskError, match="nothing that it does uses spare"):
+    with pytest.raises(TaskError, match="its forward pass does not use spare"):
         chain(unused, torch.randn(1, 2))
 
 

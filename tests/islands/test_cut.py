@@ -113,7 +113,7 @@ def test_faster_machines_get_more() -> None:
     assert found is not None
     assert [stage.stop - stage.start for stage in found.stages] == [1, 1, 2, 4]
     assert found.bubble == pytest.approx(0)
-    assert found.limit == "stage 1's computing"
+    assert found.limit == "stage 1's computation"
 
 
 def test_long_ways_are_filled_with_batches() -> None:
@@ -131,7 +131,7 @@ def test_long_ways_are_filled_with_batches() -> None:
     short = best_cut(costs, little, [Hop(latency_s=2.0)])
     assert short is not None
     assert short.batch_s == pytest.approx(8 / 7)
-    assert short.limit == "memory for batches on their way"
+    assert short.limit == "memory for batches in flight"
 
 
 def test_links_that_are_away_slow_all_down() -> None:
@@ -139,7 +139,7 @@ def test_links_that_are_away_slow_all_down() -> None:
     found = best_cut(costs, [Machine(3.0)] * 3, [Hop(there=0.5), Hop(there=0.8)])
     assert found is not None
     assert found.batch_s == pytest.approx(1 / 0.4)
-    assert found.limit == "links that are away"
+    assert found.limit == "links that are down"
 
 
 def test_what_does_not_fit() -> None:

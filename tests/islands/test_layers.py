@@ -79,7 +79,7 @@ def test_layers_come_from_whoever_has_them(tmp_path: Path) -> None:
                 nobody = await store.fetch([0], lambda _: [])
                 found["alone"] = [float(next(iter(nobody[0].module.parameters())).detach().mean())]
                 like = {layer: Held(held.module, None) for layer, held in store.build([0, 2, 5]).items()}
-                with pytest.raises(AtollError, match="5: nobody who can be reached"):
+                with pytest.raises(AtollError, match="5: no reachable node"):
                     await store.copy(like, lambda _: ["a"])
                 await world.sleep(50)
 

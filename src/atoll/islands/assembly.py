@@ -1,4 +1,4 @@
-"""An island's model as a whole: in simulation somebody can see all of its stages at once."""
+"""An island's model as a whole: a simulation can see all of its stages at once."""
 
 from collections.abc import Callable
 
@@ -14,10 +14,10 @@ __all__ = ["Assembly"]
 
 
 class Assembly:
-    """What the stages of an island come to.
+    """The whole model of an island, made of its stages.
 
     Args:
-        nodes: of the island.
+        nodes: the nodes of the island.
         tester: tests a model.
         rising: whether the measure rises towards the target.
     """

@@ -1,8 +1,8 @@
-"""A model as a chain of layers, each of which takes one tensor and hands on one: what can be cut into stages.
+"""A model as a chain of layers that can be cut into stages: each layer takes one tensor and returns one.
 
-An `nn.Sequential` is one as it stands.  Any other model that `torch.fx` can trace is taken apart at every place where a
-single tensor is all that goes on: what skips over layers stays inside one link of the chain.  Modules are kept as they
-are, so dropout and batch norm do what `train()` and `eval()` say.
+An `nn.Sequential` is one already.  Any other model that `torch.fx` can trace is split wherever a single tensor is the
+only value in use; skip connections stay inside one link of the chain.  Modules are kept as they are, so dropout and
+batch norm follow `train()` and `eval()`.
 """
 
 from collections.abc import Iterator
@@ -21,11 +21,11 @@ def chain(model: nn.Module, example: Tensor) -> nn.Sequential:
     """The model as a chain, with the same parameters.
 
     Args:
-        model: what to take apart.
-        example: a batch of inputs, to see that the chain does the same.
+        model: the model to split.
+        example: a batch of inputs, to check that the chain computes the same.
 
     Raises:
-        TaskError: it cannot be taken apart, or layers share weights.
+        TaskError: the model cannot be split, or layers share weights.
     """
     links = dict(_flattened("", model)) if isinstance(model, nn.Sequential) else _traced(model)
     found = nn.Sequential()
@@ -77,7 +77,7 @@ def _link(model: nn.Module, came: fx.Node, piece: list[fx.Node]) -> fx.GraphModu
     copies = {came: graph.placeholder("x")}
 
     def copied(node: fx.Node) -> fx.Node:
-        if node not in copies:  # something of the model itself: read here
+        if node not in copies:  # an attribute of the model itself
             copies[node] = graph.node_copy(node, copied)
         return copies[node]
 
@@ -88,7 +88,7 @@ def _link(model: nn.Module, came: fx.Node, piece: list[fx.Node]) -> fx.GraphModu
 
 
 def _name(piece: list[fx.Node], taken: dict[str, nn.Module]) -> str:
-    """What a link is called: by its modules, or by what it does."""
+    """The name of a link: that of its modules, or of its last operation."""
     modules = [str(node.target) for node in piece if node.op == "call_module"]
     name = modules[0] if modules else piece[-1].name
     if len(modules) > 1 and modules[-1] != name:
@@ -108,7 +108,7 @@ def _refuse_shared(model: nn.Module, links: nn.Sequential) -> None:
                 )
     missing = [name for name, each in model.named_parameters() if id(each) not in owners]
     if missing:
-        raise TaskError(f"{type(model).__name__} cannot be cut into stages: nothing that it does uses {missing[0]}")
+        raise TaskError(f"{type(model).__name__} cannot be cut into stages: its forward pass does not use {missing[0]}")
 
 
 def _refuse_other(model: nn.Module, links: nn.Sequential, example: Tensor) -> None:
@@ -119,14 +119,14 @@ def _refuse_other(model: nn.Module, links: nn.Sequential, example: Tensor) -> No
         with torch.no_grad():
             outputs = links(example)
             if not isinstance(outputs, Tensor) or not torch.equal(outputs, model(example)):
-                raise TaskError(f"{type(model).__name__} cannot be cut into stages: taken apart it does something else")
+                raise TaskError(f"{type(model).__name__} cannot be cut into stages: the chain computes something else")
     finally:
         model.train(was_training)
         links.train(was_training)
 
 
 def profile(links: nn.Sequential, example: Tensor) -> tuple[Layer, ...]:
-    """What each layer of a chain costs, measured on an example batch."""
+    """The cost of each layer of a chain, measured on an example batch."""
     layers = []
     values = example
     was_training = links.training
@@ -156,7 +156,7 @@ def _measured(name: str, layer: nn.Module, values: Tensor) -> Layer:
     own = sum(size for place, size in kept.items() if place not in parameters)
     return Layer(
         name=name,
-        flops=(counter.get_total_flops() + outputs.numel()) / samples,  # a value at least for what is no product
+        flops=(counter.get_total_flops() + outputs.numel()) / samples,  # at least one for each output
         output_bytes=outputs.nbytes / samples,
         kept_bytes=max(own, values.nbytes) / samples,
         parameter_bytes=sum(each.nbytes for each in layer.parameters()),

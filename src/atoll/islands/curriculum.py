@@ -1,4 +1,4 @@
-"""What islands learn, whoever brings it: a task, or a user's own script."""
+"""The data, model and loss that islands train with, from a task or from a user's own script."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,59 +21,59 @@ __all__ = ["Curriculum", "Exam", "TaskCurriculum"]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Exam:
-    """How good a model is."""
+    """A test of the model."""
 
     inputs: Tensor
-    """Of the test examples."""
+    """Inputs of the test examples."""
     measured: Callable[[Tensor, slice], float]
-    """The sum of what is measured of outputs, given the rows that they are of."""
+    """The sum of the measure over some outputs, given their rows among the test examples."""
     every: int
     """Updates between two tests."""
     rising: bool
 
 
 class Curriculum(Protocol):
-    """What is learned."""
+    """What an island trains: its model, examples, loss and optimiser."""
 
     @property
     def shards(self) -> int:
-        """In how many parts the examples are."""
+        """How many parts the examples are divided into."""
 
     @property
     def alike(self) -> bool:
-        """Whether all nodes build the same model; else all begin like the first of them."""
+        """Whether all nodes build the same model; otherwise all begin with the first node's."""
 
     @property
     def exam(self) -> Exam | None: ...
 
     def build(self) -> nn.Sequential:
-        """The model as it is at first."""
+        """The initial model."""
 
     def optimizer(self, parameters: Sequence[nn.Parameter]) -> Optimizer | None:
-        """Of a layer; none if nothing of it is to be trained."""
+        """The optimiser of a layer; `None` if the layer has nothing to train."""
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """A mean over a batch."""
+        """The mean loss of a batch."""
 
     def source(self, shard: int, scope: str) -> Source:
-        """Where the batches of an island come from that learns from a part of the examples."""
+        """The source of batches for an island that trains on one part of the examples."""
 
     def learned(self, updates: int, loss: float) -> None:
-        """Told after every update."""
+        """Called after every update."""
 
     def save(self) -> Saved:
-        """Where the source is."""
+        """The position of the source."""
 
     def load(self, saved: Saved) -> None: ...
 
 
 class TaskCurriculum:
-    """A task's.
+    """The curriculum of a task.
 
     Args:
-        task: what is learned.
-        parts: whose examples.
-        seed: of the run; all islands' models begin alike.
+        task: the task.
+        parts: the parts of its examples.
+        seed: the seed of the run; all islands begin with the same model.
     """
 
     alike = True
@@ -123,7 +123,7 @@ class TaskCurriculum:
         return take
 
     def learned(self, updates: int, loss: float) -> None:
-        """The trace says enough."""
+        """Does nothing: the trace has it all."""
 
     def save(self) -> Saved:
         return self._batches.save() if self._batches else {}

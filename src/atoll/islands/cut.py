@@ -1,11 +1,11 @@
 """Cutting a model into stages, one for each machine of an island, in the order of its pipeline.
 
-Stages do not wait for each other, so the slowest of them, or the slowest link between two, says how fast the whole is:
-cuts are made where the slowest is least slow, and every stage fits into its machine's memory.  Among all cuts of a
-chain of layers the best is found by dynamic programming, from the last stage to the first.
+Stages do not wait for each other, so the slowest stage, or the slowest link between two, sets the speed of the whole:
+cuts minimise the time of the slowest, and every stage fits into its machine's memory.  The best of all cuts of a chain
+of layers is found by dynamic programming, from the last stage to the first.
 
-How many batches a stage may hold is bounded.  With one for itself and one for each later stage it is never idle where
-links take no time; where they do, a few more are let in, as memory allows.
+The number of batches that a stage may hold is bounded.  With one for itself and one for each later stage it is never
+idle if links take no time; if they do, a few more are allowed, as memory permits.
 """
 
 import itertools
@@ -20,35 +20,35 @@ from numpy.typing import NDArray
 __all__ = ["Costs", "Cut", "Hop", "Layer", "Machine", "Memory", "Stage", "Terms", "best_cut", "cut"]
 
 Table = NDArray[np.float64]
-"""By the first layer and the one behind the last."""
+"""Indexed by the first layer and the end (one past the last layer)."""
 
 FORWARD, BACKWARD, RECOMPUTE = 1.0, 2.0, 1.0
-"""What each takes, in forward passes."""
+"""The cost of each, in forward passes."""
 MOST_MORE = 12
-"""How many batches more than one a stage are let in, at most."""
+"""The most batches that a stage may hold beyond one for itself and one for each later stage."""
 QUEUE = 1.5
-"""What comes over a link finds its stage at work on something else: how much longer than on the way it is away."""
+"""A tensor that arrives may find its stage busy: the time on a link counts this many times."""
 WORTH = 0.995
-"""One more is let in where that makes a batch take less than this much of the time."""
+"""One more batch is allowed if it reduces the time of a batch to less than this share."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """What a layer costs."""
+    """The cost of a layer."""
 
     name: str
     flops: float
-    """Of a forward pass, a sample."""
+    """Operations of a forward pass, for one sample."""
     output_bytes: float
-    """What it hands on, a sample."""
+    """The size of its output, for one sample."""
     kept_bytes: float
-    """What its backward pass needs, a sample: its input, at least."""
+    """The bytes that its backward pass needs, for one sample: at least its input."""
     parameter_bytes: float
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What a stage runs on."""
+    """A machine for one stage."""
 
     flops_a_second: float
     memory_bytes: float = math.inf
@@ -57,12 +57,12 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """A link from one stage to the next, the same each way."""
+    """A link from one stage to the next, the same in both directions."""
 
     latency_s: float = 0.0
     bytes_a_second: float = math.inf
     there: float = 1.0
-    """The share of time that it is not away."""
+    """The share of time that it is up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,12 +71,12 @@ class Terms:
 
     Attributes:
         batch: samples that go through the stages together: a batch, or a piece of one.
-        an_update: how many of those an update learns from: there are fewer versions of the weights then.
-        optimizer: what an optimiser remembers, in copies of the parameters (Adam: 2).
-        recompute: whether a forward pass keeps its input alone, and the backward pass makes the rest again.
-        stash: whether a batch's backward pass has the weights that its forward pass had, so that those are kept.
-        target_bytes: what the targets of a sample take: they travel with it.
-        wire: bytes that travel for a byte of what layers hand on.
+        an_update: how many of those an update uses: there are fewer versions of the weights then.
+        optimizer: the size of the optimiser's state, in copies of the parameters (Adam: 2).
+        recompute: whether a forward pass keeps only its input, and the backward pass recomputes the rest.
+        stash: whether a batch's backward pass uses the weights of its forward pass, so that those are kept.
+        target_bytes: the size of a sample's targets, which are sent with it.
+        wire: bytes sent for each byte of a layer's output.
     """
 
     batch: int
@@ -90,13 +90,13 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What a stage needs of its machine's memory, in bytes."""
+    """The memory that a stage needs, in bytes."""
 
     parameters: float
     optimizer: float
-    """Gradients, and what the optimiser remembers."""
+    """Gradients, and the optimiser's state."""
     stashes: float
-    """Weights of before, for batches whose backward pass needs them."""
+    """Older weights, for batches whose backward pass needs them."""
     activations: float
 
     @property
@@ -106,18 +106,18 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """The layers that a machine holds."""
+    """The layers of one machine."""
 
     start: int
     stop: int
     compute_s: float
-    """What a batch takes, forward and backward."""
+    """The time of a batch, forward and backward."""
     send_s: float
-    """What its outputs take to the next stage, and gradients back."""
+    """The time to send its outputs to the next stage, or gradients back."""
     latency_s: float
-    """To the next stage."""
+    """The latency to the next stage."""
     there: float
-    """The share of time that the way to the next stage is not away."""
+    """The share of time that the link to the next stage is up."""
     holds: int
     """How many batches it may have between their forward and their backward passes."""
     memory: Memory
@@ -125,25 +125,25 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Who holds what."""
+    """Which stage holds which layers."""
 
     stages: tuple[Stage, ...]
 
     @property
     def slowest_s(self) -> float:
-        """What the slowest stage, or link, takes for a batch."""
+        """The time that the slowest stage, or link, takes for a batch."""
         return max(max(stage.compute_s, stage.send_s) for stage in self.stages)
 
     @property
     def batch_s(self) -> float:
-        """How often a batch comes out: as often as the slowest stage or link lets one through, and as often as there is
-        room for another one (Little's law), while no link is away.
+        """The time between two finished batches: set by the slowest stage or link, by the batches that may be in
+        flight (Little's law), and by the time that links are down.
         """
         return max(self.slowest_s, self._round_s) / self.there
 
     @property
     def there(self) -> float:
-        """The share of time that all links are there."""
+        """The share of time that all links are up."""
         return math.prod(stage.there for stage in self.stages)
 
     @property
@@ -156,25 +156,25 @@ class Cut:
 
     @property
     def limit(self) -> str:
-        """What a batch waits for."""
+        """The bottleneck of the pipeline."""
         if self.there < 0.9:
-            return "links that are away"
+            return "links that are down"
         if self._round_s > 1.001 * self.slowest_s:
-            return "memory for batches on their way"
+            return "memory for batches in flight"
         place = max(range(len(self.stages)), key=lambda i: max(self.stages[i].compute_s, self.stages[i].send_s))
         stage = self.stages[place]
         if stage.send_s > stage.compute_s:
             return f"the link after stage {place + 1}"
-        return f"stage {place + 1}'s computing"
+        return f"stage {place + 1}'s computation"
 
     @property
     def bubble(self) -> float:
-        """The share of time that stages have nothing to do, on average."""
+        """The share of time that stages are idle, on average."""
         return 1 - sum(stage.compute_s for stage in self.stages) / len(self.stages) / self.batch_s
 
 
 class Costs:
-    """What every span of layers costs."""
+    """The costs of every span of layers."""
 
     def __init__(self, layers: Sequence[Layer], terms: Terms) -> None:
         self.layers = tuple(layers)
@@ -196,7 +196,7 @@ class Costs:
 
     @cached_property
     def sent(self) -> Table:
-        """Bytes of a batch that a span hands on, by the layer behind its last."""
+        """Bytes of a batch that a span sends on, by its end."""
         sizes = [self.terms.wire * layer.output_bytes + self.terms.target_bytes for layer in self.layers]
         found: Table = self.terms.batch * np.array([0.0, *sizes])
         return found
@@ -211,13 +211,13 @@ class Costs:
 
     @cached_property
     def _inputs(self) -> Table:
-        """What a span keeps of a batch if it keeps its input alone."""
+        """The bytes that a span keeps of a batch if it keeps only its input."""
         inputs = [layer.kept_bytes for layer in self.layers]
         found: Table = self.terms.batch * np.array([*inputs, math.inf])[:, None]
         return found
 
     def memory(self, holds: int) -> Table:
-        """Of a stage that holds so many batches, for all spans."""
+        """The memory of a stage that holds this many batches, for all spans."""
         return self._fixed(holds) * self.parameters + self._activations(holds)
 
     def _fixed(self, holds: int) -> float:
@@ -248,7 +248,7 @@ class Costs:
         )
 
     def alone(self, machine: Machine, holds: int) -> Table:
-        """What a machine takes for a batch, for all spans; infinite where one does not fit."""
+        """The time of a batch on a machine, for all spans; infinite where a span does not fit."""
         found: Table = np.where(
             self.memory(holds) <= machine.memory_bytes, self.work / machine.flops_a_second, math.inf
         )
@@ -256,13 +256,13 @@ class Costs:
 
 
 def cut(costs: Costs, machines: Sequence[Machine], hops: Sequence[Hop], more: int = 0) -> Cut | None:
-    """The cut for these machines in this order whose slowest stage or link is the least slow.
+    """The cut for these machines in this order whose slowest stage or link is the fastest.
 
     Args:
-        costs: of the layers.
+        costs: the costs of the layers.
         machines: one for each stage.
-        hops: from each to the next.
-        more: batches that each stage may hold beside one for itself and one for each later stage.
+        hops: the link from each to the next.
+        more: batches that each stage may hold beyond one for itself and one for each later stage.
 
     Returns:
         `None` if the model does not fit, or has too few layers.
@@ -289,7 +289,7 @@ def cut(costs: Costs, machines: Sequence[Machine], hops: Sequence[Hop], more: in
 
 
 def best_cut(costs: Costs, machines: Sequence[Machine], hops: Sequence[Hop]) -> Cut | None:
-    """The same, with as many batches let in as are worth it and as memory has room for."""
+    """The best cut, with as many more batches as are worth it and fit into memory."""
     best = cut(costs, machines, hops)
     for more in range(1, MOST_MORE + 1):
         if best is None or best.batch_s * best.there <= best.slowest_s / WORTH:

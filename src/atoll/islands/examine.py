@@ -1,6 +1,7 @@
-"""When and by whom an island's model is tested.
+"""When an island's model is tested, and by which node.
 
-Where somebody sees the whole model (in simulation), its last stage tests it; else test examples go through the stages.
+If one process sees the whole model (in simulation), the last stage tests it; otherwise test examples go through the
+stages.
 """
 
 import asyncio
@@ -19,15 +20,15 @@ __all__ = ["Examination"]
 
 
 class Examination:
-    """One seat's part in the tests of its island.
+    """One node's part in the tests of its island.
 
     Args:
-        world: the node's.
-        seat: its place.
+        world: the node's world.
+        seat: its place in the island.
         stage: its layers.
-        exam: what is tested.
-        scope: of the island.
-        assembly: the island's model as a whole, if somebody sees it.
+        exam: the test.
+        scope: the scope of the island.
+        assembly: the island's model as a whole, in simulation.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class Examination:
         self._prober.start(work)
 
     def updated(self, *, merged: bool) -> None:
-        """There was an update; tests the model if it is time, or if it was merged with others'."""
+        """Called after an update; tests the model if a test is due, or if it was merged with others."""
         assembly, is_time = self._assembly, self._stage.updates - self.tested_at >= self._exam.every
         if not merged and not is_time:
             return

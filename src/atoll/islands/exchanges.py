@@ -1,5 +1,5 @@
-"""A node's exchanges with the owners of its layers in other islands: the strategies that whole replicas have, each for
-a range of layers.
+"""A node's exchanges with the owners of its layers in other islands: the same strategies as for whole replicas, each
+for a range of layers.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ __all__ = ["RangeTalks"]
 
 @dataclass(slots=True, eq=False)
 class _Exchange:
-    """A range's exchange, at this node."""
+    """This node's part in the exchange of one range."""
 
     scope: str
     replica: SpanReplica
@@ -31,11 +31,11 @@ class _Exchange:
 
 
 class RangeTalks(Talk):
-    """The exchanges of all ranges that a node holds, as one.
+    """The exchanges of all ranges that a node holds, as one `Talk`.
 
     Args:
-        world: where it is.
-        strategy: how islands talk.
+        world: the node's world.
+        strategy: the communication strategy between islands.
         loss: the island's loss on its last batches.
         before_change: called before an exchange changes weights.
     """
@@ -50,10 +50,10 @@ class RangeTalks(Talk):
         self._exchanges: dict[RangeKey, _Exchange] = {}
         self._layers: Layers = {}
         self._gradients: list[tuple[nn.Parameter, Tensor | None]] = []
-        """Of the update under way.  A stage drops them with the update, and strategies look at them after it."""
+        """Gradients of the current update.  A stage drops them with the update, and strategies use them after it."""
 
     def follow(self, wanted: Exchanges, layers: Layers, group: asyncio.TaskGroup) -> None:
-        """Takes part in these exchanges, and in no others; those that go on are kept."""
+        """Takes part in these exchanges only; exchanges that continue are kept."""
         self._layers = layers
         self.close(wanted)
         for (first, last), (scope, members) in sorted(wanted.items()):
@@ -72,18 +72,18 @@ class RangeTalks(Talk):
             self._exchanges[first, last] = _Exchange(scope, replica, talk, background)
 
     def close(self, keep: Exchanges | None = None) -> None:
-        """Takes part in no exchange any more, but in those to keep."""
+        """Leaves all exchanges but those to keep."""
         for key, exchange in list(self._exchanges.items()):
             if keep is None or key not in keep or keep[key][0] != exchange.scope:
                 exchange.background.cancel()
                 del self._exchanges[key]
 
     def forget(self) -> None:
-        """The update under way is given up."""
+        """Gives up the current update."""
         self._gradients = []
 
     def count(self, samples: int) -> None:
-        """An update has learned from so many samples."""
+        """Counts an update and its samples."""
         for each in self._exchanges.values():
             each.replica.steps += 1
             each.replica.work[each.replica.rank] += samples
@@ -95,7 +95,7 @@ class RangeTalks(Talk):
         self._gradients = [(each, each.grad) for module in modules for each in module.parameters()]
 
     async def after_step(self) -> bool:
-        """Every exchange has its turn, with the gradients of the update in place, as with whole replicas."""
+        """Runs every exchange, with the gradients of the update in place, as with whole replicas."""
         gradients, self._gradients = self._gradients, []
         talks = [each.talk for each in self._exchanges.values()]
         for parameter, gradient in gradients:

@@ -1,11 +1,11 @@
-"""Forming islands: which machines hold a model together, in which order, so that the run learns from the most samples a
-second.
+"""Forming islands: groups of machines that hold a model together, and their order, so that the run trains on the most
+samples a second.
 
-Up to a dozen machines the best is found for certain, as far as stages and links say how fast an island is: by dynamic
-programming over sets of machines, which gives the best order and cut of every set at once, and another over how to make
-islands of the sets.  More machines are first put into groups of those that are near to each other; then a few islands
-at a time are taken apart and made anew, the best way there is, for as long as that helps.  Either way the plan is never
-worse than those of a few simple rules.
+For a few machines the optimum is found, as far as stages and links determine the speed of an island: by dynamic
+programming over sets of machines, which gives the best order and cut of every set at once, and another one over how to
+partition machines into sets.  More machines are first put into groups by distance; then a few islands at a time are
+dissolved and formed again in the best way, as long as that helps.  In both cases the plan is never worse than those of
+a few simple rules.
 """
 
 import itertools
@@ -26,39 +26,39 @@ from atoll.vectors import Matrix
 __all__ = ["form", "reform"]
 
 EXACT = 9
-"""Up to so many machines all sets are looked at."""
+"""Up to this many machines, all sets are tried."""
 TOGETHER = 7
-"""So many machines at most are taken out of their islands and put into new ones, together."""
+"""At most this many machines are taken out of their islands and put into new ones at a time."""
 ROUNDS = 30
-"""How often that is tried."""
+"""How many times that is tried."""
 HYSTERESIS = 0.1
-"""An island that is whole is made anew only where that makes it faster by more than this."""
+"""A complete island is formed again only if that makes it faster by more than this."""
 AWAY_S = 1000.0
-"""What a link that is away half of the time counts for, in time on links."""
+"""The cost of a link that is down half of the time, as time on links."""
 ALL_ORDERS = 4
-"""Up to so many machines all orders are looked at where one does not make the most of its stages."""
+"""Up to this many machines, all orders are tried if an order does not reach the bound of its stages."""
 MOST_TOGETHER = 16
 """The largest groups that simple rules make."""
 NEAR = 1e-4
-"""Among orders that are as fast, one with less time on links is better: so much of it counts."""
+"""The weight of time on links, to choose among orders that are equally fast."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Tail:
-    """What a set of machines, with a certain one first, makes of the layers from any one on: by that layer."""
+    """The best pipeline of a set of machines, with a given one first, for the layers from each one to the last."""
 
     slowest_s: Matrix
     ways_s: Matrix
-    """Time on links, in all."""
+    """The total time on links."""
     followers: Sequence[int]
     who: Sequence[int] | NDArray[np.intp]
     """Which of the followers comes next."""
     stop: Sequence[int] | NDArray[np.intp]
-    """Where it begins."""
+    """The layer where that one begins."""
 
     @property
     def score(self) -> float:
-        """For all layers."""
+        """The score for all layers."""
         return float(self.slowest_s[0] + NEAR * self.ways_s[0])
 
 
@@ -73,7 +73,7 @@ def _order(tails: dict[tuple[frozenset[int], int], _Tail], some: frozenset[int],
 
 
 def _neighbours(order: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """All that differ in two places, and the way back."""
+    """All orders with two places swapped, and the reverse."""
     yield order[::-1]
     for one, other in itertools.combinations(range(len(order)), 2):
         changed = list(order)
@@ -103,10 +103,10 @@ class _Former:
             for holds in range(1, min(len(machines), len(layers)) + 1)
         }
 
-    # What an island, and a plan, come to ---
+    # The value of an island, and of a plan ---
 
     def island(self, order: tuple[int, ...]) -> Island | None:
-        """An island in this order, as fast as it can be."""
+        """The island with this order, with its best cut."""
         if order not in self._islands:
             found = best_cut(self.costs, [self.machines[place] for place in order], self.pairs.hops(order))
             self._islands[order] = Island(order, found) if found else None
@@ -122,8 +122,8 @@ class _Former:
         return Plan(kept, idle, samples, seconds, how)
 
     def _averaging_s(self, islands: Sequence[Island]) -> float:
-        """What an exchange of all ranges takes, if a range's owners send a share of it to each other: over each node's
-        slowest way to another owner.
+        """The time to exchange all ranges if a range's owners send shares of it to each other, over each node's slowest
+        link to another owner.
         """
         if len(islands) < 2:
             return 0.0
@@ -139,13 +139,13 @@ class _Former:
         return max(busy.values()) + 2 * longest
 
     def spans(self, island: Island) -> list[tuple[int, int]]:
-        """Where each stage ends, and who has it."""
+        """Where each stage ends, and which machine has it."""
         return [(stage.stop, place) for place, stage in zip(island.order, island.cut.stages, strict=True)]
 
-    # For certain ---
+    # Exact search ---
 
     def exactly(self, places: Sequence[int], *, thorough: bool = True) -> list[Island]:
-        """The best islands of these machines; `thorough`: with other orders tried where that may help."""
+        """The best islands of these machines; `thorough`: also tries other orders where that may help."""
         by_set = dict(self._of_every_set(places, thorough=thorough))
         best: dict[frozenset[int], tuple[float, tuple[Island, ...]]] = {frozenset(): (0.0, ())}
         for size in range(1, len(places) + 1):
@@ -165,10 +165,10 @@ class _Former:
         return list(best[frozenset(places)][1])
 
     def _of_every_set(self, places: Sequence[int], *, thorough: bool) -> Iterator[tuple[frozenset[int], Island]]:
-        """For every set of machines that can hold the model, the best island of it.
+        """The best island of every set of machines that can hold the model.
 
-        From the last stage to the first: what a machine can do for the layers up to any one, in front of the best of
-        what a set of others does with the rest.
+        From the last stage to the first: each machine takes the layers up to some point, in front of the best pipeline
+        of the other machines for the rest.
         """
         layers = self.costs.count
         tails: dict[tuple[frozenset[int], int], _Tail] = {}
@@ -189,11 +189,11 @@ class _Former:
                         yield some, island
 
     def _reordered(self, island: Island | None, bound_s: float) -> Island | None:
-        """The same machines in the order in which they are the fastest: of all orders where there are few machines,
-        else as far as exchanging two places leads.
+        """The same machines in their fastest order: of all orders if there are few machines, otherwise as far as
+        swapping two places leads.
 
-        What is found for certain is how slow stages and links are; where machines have too little memory for the
-        batches that long ways need, or links are away at times, another order may do better.  None can take less than
+        The exact search covers the time of stages and links only; if machines have too little memory for the batches
+        that long links need, or links are down at times, another order may be faster.  No order can take less than
         `bound_s` for a batch.
         """
         while island is not None and island.cut.batch_s > 1.001 * bound_s:
@@ -207,7 +207,7 @@ class _Former:
         return island
 
     def _in_front(self, tails: dict[tuple[frozenset[int], int], "_Tail"], some: frozenset[int], place: int) -> "_Tail":
-        """A machine in front of the others of a set."""
+        """Puts a machine in front of the others of a set."""
         rest = some - {place}
         followers = sorted(rest)
         hops = [self.pairs.hop(place, other) for other in followers]
@@ -216,7 +216,7 @@ class _Former:
         ways = np.stack([tails[rest, other].ways_s for other in followers])
         ways = ways + sent_s + np.array([[hop.latency_s + AWAY_S * (1 / hop.there - 1)] for hop in hops])
         ahead = np.maximum(sent_s, slowest)
-        # By the first layer, who follows, and where the cut is.
+        # By the first layer, the follower, and the cut.
         each = np.maximum(self._alone[place, len(some)][:, None, :], ahead[None])
         score = (each + NEAR * ways[None]).reshape(len(each), -1)
         best = score.argmin(1)
@@ -224,10 +224,10 @@ class _Former:
         who, stop = np.divmod(best, each.shape[2])
         return _Tail(each.reshape(len(each), -1)[rows, best], ways[who, stop], followers, who, stop)
 
-    # By simple rules ---
+    # Simple rules ---
 
     def by_rules(self) -> Iterator[tuple[str, list[Island]]]:
-        """Plans that anybody would think of."""
+        """Plans by simple rules."""
         everybody = range(len(self.machines))
         yield "every node its own island", [island for place in everybody if (island := self.island((place,)))]
         yield "one island of all", [island] if (island := self._together(list(everybody))) else []
@@ -236,12 +236,12 @@ class _Former:
             yield f"the nearest {size} together", [island for group in groups if (island := self._together(group))]
 
     def _together(self, places: list[int]) -> Island | None:
-        """One island of these machines: short ways, or else those with the most memory first, who hold the most."""
+        """One island of these machines: in order of distance, or else of memory, since first stages hold the most."""
         by_memory = sorted(places, key=lambda place: (-self.machines[place].memory_bytes, place))[: self.costs.count]
         return self.island(self._path(places)) or self.island(tuple(by_memory))
 
     def _path(self, places: list[int]) -> tuple[int, ...]:
-        """From one machine to the nearest that is left, from the best beginning; no more than there are layers."""
+        """From one machine to the nearest one left, from the best start; at most as many as there are layers."""
         best: tuple[float, tuple[int, ...]] = (math.inf, ())
         for start in places:
             order, total = [start], 0.0
@@ -254,7 +254,7 @@ class _Former:
 
     @cached_property
     def _far(self) -> list[list[float]]:
-        """What a batch takes from one machine to another, about; nobody is far from itself."""
+        """The approximate time of a batch from one machine to another; negative from a machine to itself."""
         latency = np.maximum(self.pairs.latency_s, self.pairs.latency_s.T)
         rate = np.minimum(self.pairs.bytes_a_second, self.pairs.bytes_a_second.T)
         there = np.minimum(self.pairs.there, self.pairs.there.T)
@@ -264,7 +264,7 @@ class _Former:
         return found
 
     def _nearest(self, size: int) -> list[list[int]]:
-        """Groups of so many machines, each time around the one that has the nearest neighbours."""
+        """Groups of this many machines, each time around the machine with the nearest neighbours."""
         left = list(range(len(self.machines)))
         groups = []
         while len(left) >= size:
@@ -275,14 +275,14 @@ class _Former:
         return groups
 
     def _neighbours(self, one: int, left: list[int]) -> list[int]:
-        """Who is left, the nearest to one of them first: itself."""
+        """The machines that are left, by distance from one of them, itself first."""
         far = self._far[one]
         return sorted(left, key=lambda place: (far[place], place))
 
-    # By trying ---
+    # Local search ---
 
     def improved(self, islands: list[Island], seed: int) -> list[Island]:
-        """Takes a few islands, and machines without one, apart at a time, and makes the best of them."""
+        """Dissolves a few islands at a time, and forms the best ones from their machines and idle ones."""
         draw = random.Random(seed)
         for _ in range(ROUNDS):
             used = {place for island in islands for place in island.order}
@@ -307,7 +307,7 @@ class _Former:
         return islands
 
     def as_it_is(self, order: tuple[int, ...], stages: Sequence[tuple[int, int, int]]) -> Cut:
-        """A cut that is there already."""
+        """The cut of an existing island."""
         hops = [*self.pairs.hops(order), None]
         found = zip(order, hops, stages, strict=True)
         return Cut(
@@ -327,15 +327,15 @@ def form(
     *,
     seed: int = 0,
 ) -> list[Plan]:
-    """Plans, the best first, the others for comparison: who holds what.
+    """Plans, the best first; the others are for comparison.
 
     Args:
-        layers: of the model.
-        machines: what there is.
-        pairs: what lies between them.
+        layers: the layers of the model.
+        machines: all machines.
+        pairs: the links between them.
         terms: how islands train.
-        averaging: how they average.
-        seed: of the search, where there are too many machines to look at everything.
+        averaging: how islands average.
+        seed: the seed of the search, if there are too many machines for an exact one.
 
     Raises:
         TaskError: all machines together cannot hold the model.
@@ -366,18 +366,18 @@ def reform(
     kept: Sequence[tuple[tuple[int, ...], Sequence[tuple[int, int, int]]]],
     free: Sequence[int],
 ) -> list[Island]:
-    """Islands after a change: those that are whole stay as they are, and the rest makes the best of it.
+    """Islands after a change: complete islands stay as they are, and the other machines form the best ones.
 
-    Whoever is still without a stage then joins the island that gains the most by being made anew, if that is worth it.
+    Machines that are then idle join the island that gains the most from being formed again, if that is worth it.
 
     Args:
-        layers: of the model.
-        machines: all that there are.
-        pairs: what lies between them.
+        layers: the layers of the model.
+        machines: all machines.
+        pairs: the links between them.
         terms: how islands train.
-        kept: islands that are whole: their orders, and what each stage has (first layer, the one behind the last, and
-            how many batches it may hold).
-        free: machines that are here and in none.
+        kept: complete islands: their orders, and for each stage its first layer, its end (one past its last layer), and
+            how many batches it may hold.
+        free: machines that are online and in no island.
     """
     former = _Former(layers, machines, pairs, terms, Averaging())
     islands = [Island(order, former.as_it_is(order, stages)) for order, stages in kept]

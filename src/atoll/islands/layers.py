@@ -1,4 +1,4 @@
-"""The layers that a node has, and how it comes by others: from who uses them, from who did, or from a checkpoint."""
+"""A node's layers, and where it gets others: from nodes that use them, from nodes that did, or from a checkpoint."""
 
 import asyncio
 import json
@@ -21,17 +21,17 @@ __all__ = ["LayerStore"]
 log = logging.getLogger("atoll")
 
 ASK_AGAIN_S = 5.0
-"""How long a request for layers may take to leave before the next node is asked."""
+"""How long sending a request for layers may take before the next node is asked."""
 TRIES, BETWEEN_S = 6, 0.5
-"""How often all who may have a layer are asked, and what is waited in between."""
+"""How often all nodes that may have a layer are asked, and the pause in between."""
 
 
 class LayerStore:
     """A node's layers.
 
     Args:
-        hall: where nodes ask each other.
-        curriculum: what is learned.
+        hall: the world in which nodes ask each other.
+        curriculum: builds the initial layers.
     """
 
     def __init__(self, hall: World, curriculum: Curriculum) -> None:
@@ -39,28 +39,28 @@ class LayerStore:
         self._curriculum = curriculum
         self._requests = 0
         self.used: Layers = {}
-        """What its stage is made of."""
+        """The layers of its stage."""
         self._before: Layers = {}
-        """What it was made of before: others may have to be given it, and it is a spare."""
+        """The layers of its previous stage: spares, which others may ask for."""
         self._shelf: dict[str, Tensor] = {}
-        """What a checkpoint has: a spare too."""
+        """The layers of a checkpoint: spares too."""
         self.giving = 0
-        """How many are being given layers now."""
+        """How many nodes are being sent layers now."""
         self.asked_s = 0.0
-        """When somebody asked last."""
+        """The time of the last request."""
 
     def start(self, background: Background) -> None:
         background(hear(self._hall, "give", lambda message: self._asked(message, background)))
 
     @property
     def held(self) -> list[int]:
-        """Layers that it uses."""
+        """The layers that it uses."""
         return sorted(self.used)
 
     @property
     def spare(self) -> dict[int, int]:
-        """Layers as they once were, used before or in a checkpoint, and how many updates they had had by then: of use
-        only if nobody uses them.
+        """Older layers, of the previous stage or of a checkpoint, and how many updates they had by then: of use only if
+        no node uses them.
         """
         found = {layer: updates_in(self._shelf, layer) for layer in layers_in(self._shelf)}
         for layer, held in self._before.items():
@@ -68,20 +68,20 @@ class LayerStore:
         return {layer: updates for layer, updates in found.items() if layer not in self.used}
 
     def use(self, layers: Layers) -> None:
-        """Takes other layers into use, or none; those of before are kept until the next time."""
+        """Uses other layers, or none; the previous ones are kept until the next call."""
         self._before = {layer: held for layer, held in self.used.items() if layer not in layers}
         self.used = dict(layers)
 
     def pack(self) -> bytes:
-        """All that it uses, for a checkpoint."""
+        """All layers in use, for a checkpoint."""
         return safetensors.torch.save(tensors_of(self.used))
 
     def shelve(self, packed: bytes | memoryview) -> None:
-        """What a checkpoint has is there to be used if nobody has anything newer."""
+        """Keeps the layers of a checkpoint as spares, in case no node has newer ones."""
         self._shelf = read_tensors(packed)
 
     def build(self, layers: Iterable[int]) -> dict[int, Held]:
-        """Layers as they are at first."""
+        """Builds layers in their initial state."""
         chain = self._curriculum.build()
         built = {}
         for layer in layers:
@@ -90,7 +90,7 @@ class LayerStore:
         return built
 
     def take_from_shelf(self) -> None:
-        """What the checkpoint has is what this node has."""
+        """Uses the layers of the checkpoint."""
         layers = self.build(layers_in(self._shelf))
         if not fill(layers, self._shelf):
             raise CheckpointError("the checkpoint's layers are not those of this model")
@@ -98,25 +98,25 @@ class LayerStore:
         self.use(layers)
 
     async def fetch(self, wanted: Iterable[int], sources: Callable[[int], Sequence[str]]) -> dict[int, Held]:
-        """Layers, as they are now: those in use here, and what others know of the rest.
+        """Layers in their current state: those in use here, and the rest from other nodes.
 
         Args:
-            wanted: which ones.
-            sources: who may be asked for a layer, the best first.
+            wanted: the layers.
+            sources: the nodes to ask for a layer, the best first.
         """
         wanted = list(wanted)
         built = self.build(layer for layer in wanted if layer not in self.used)
         filled = {layer: held for layer, held in built.items() if held.module.state_dict()}
         left = await self._fill(filled, sources, first=not self._curriculum.alike)
         if left:
-            log.warning("%s: nobody gave layers %s: they begin as they did at first", self._hall.name, left)
+            log.warning("%s: no node sent layers %s: they begin in their initial state", self._hall.name, left)
         return {layer: self.used[layer] if layer in self.used else built[layer] for layer in wanted}
 
     async def copy(self, into: Layers, sources: Callable[[int], Sequence[str]]) -> None:
-        """Puts all layers, as they are now, into others like them; nobody trains those.
+        """Copies all layers, in their current state, into others of the same shapes, which are not trained.
 
         Raises:
-            AtollError: nobody who can be reached has some of them.
+            AtollError: no reachable node has some of them.
         """
         own = [layer for layer in into if layer in self.used]
         tensors = await self._hall.aside(lambda: tensors_of({layer: self.used[layer] for layer in own}))
@@ -124,10 +124,10 @@ class LayerStore:
         rest = {layer: each for layer, each in into.items() if layer not in own and each.module.state_dict()}
         left = await self._fill(rest, sources, first=False)
         if left:
-            raise AtollError(f"layers {', '.join(map(str, left))}: nobody who can be reached holds them: try again")
+            raise AtollError(f"layers {', '.join(map(str, left))}: no reachable node holds them: try again")
 
     async def _fill(self, layers: Layers, sources: Callable[[int], Sequence[str]], *, first: bool) -> list[int]:
-        """Fills layers with what others know of them; those for which that did not work are returned."""
+        """Fills layers with the state that other nodes have; returns the layers for which that failed."""
         left = {layer: names for layer in layers if (names := tuple(sources(layer)))}
         for attempt in range(TRIES):
             if attempt and left:
@@ -148,7 +148,7 @@ class LayerStore:
         return False
 
     async def _ask(self, name: str, layers: Layers, *, first: bool) -> bool:
-        """Asks a node for layers, and fills them with what it answers; `False` if it has none or cannot be reached."""
+        """Asks a node for layers and fills them with its answer; `False` if it has none or cannot be reached."""
         self._requests += 1
         token = f"{self._hall.name} {self._hall.now:g} {self._requests}"
         peer = self._hall.peer(name)
@@ -180,7 +180,7 @@ class LayerStore:
         background(self._give(message.sender, channel, layers, first=bool(asked["first"])))
 
     async def _give(self, name: str, channel: str, layers: Sequence[int], *, first: bool) -> None:
-        """Sends what is known of layers, unless who asked is gone."""
+        """Sends the state of layers, unless the node that asked becomes unreachable."""
         body = await self._hall.aside(lambda: safetensors.torch.save(self._known(layers, first=first)))
         peer = self._hall.peer(name)
         sending = asyncio.create_task(peer.send(channel, b"", body, lane=Lane.BULK))
@@ -194,7 +194,7 @@ class LayerStore:
             lost.cancel()
 
     def _known(self, layers: Sequence[int], *, first: bool) -> dict[str, Tensor]:
-        """What is known of layers here: as they are, as they once were, or as they are at first."""
+        """The state of layers here: current, older, or initial."""
         here = {**self._before, **self.used}
         kept = set(layers_in(self._shelf))
         newer = [

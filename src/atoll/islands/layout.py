@@ -1,7 +1,7 @@
-"""Runs in which islands hold the model: who holds what.
+"""Runs in which islands hold the model: which node holds which layers.
 
-A node's stage trains in its island's pipeline, and for each range of layers that it holds it takes part in an exchange
-with those who hold them in the other islands: the strategies that whole replicas have, each for a range.
+A node's stage trains in its island's pipeline.  For each range of layers that it holds, the node takes part in an
+exchange with their holders in the other islands: the same strategies as for whole replicas, each for a range.
 """
 
 import dataclasses
@@ -53,26 +53,26 @@ __all__ = [
 ]
 
 UNKNOWN_S, UNKNOWN_RATE = 0.05, 12.5e6
-"""What is taken for a way that nobody has measured yet: latency, and bytes a second."""
+"""The assumed latency, and bytes a second, of a link that was not measured yet."""
 MakeOptimizer = Callable[[Sequence[nn.Parameter]], Optimizer | None]
 _WRITTEN = 1 << 16
-"""So many values say how much a codec makes of one."""
+"""The number of values that a codec's compression is measured on."""
 
 
-# Who holds what ---
+# The survey ---
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a node has found out about itself."""
+    """What a node has measured about itself."""
 
     flops_a_second: float
     memory_bytes: float
     ways: Mapping[str, tuple[float, float]]
-    """To others, as far as they are known: seconds one way, and bytes a second (0: not known)."""
+    """Links to other nodes, as far as known: seconds one way, and bytes a second (0: unknown)."""
 
     def told(self) -> str:
-        """In words that JSON has."""
+        """The facts as JSON."""
         ways = {name: [round(latency, 6), round(rate)] for name, (latency, rate) in self.ways.items()}
         return json.dumps([self.flops_a_second, self.memory_bytes, ways])
 
@@ -86,7 +86,7 @@ class Facts:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Survey:
-    """What a plan is made from."""
+    """The input of a plan: layers, machines and links."""
 
     layers: tuple[Layer, ...]
     machines: tuple[Machine, ...]
@@ -94,30 +94,30 @@ class Survey:
     terms: Terms
 
     def memory_of(self, name: str) -> float:
-        """What a machine has, in bytes."""
+        """The memory of a machine, in bytes."""
         return next(machine.memory_bytes for machine in self.machines if machine.name == name)
 
     @property
     def shortage(self) -> str:
-        """What to say where nobody can hold the model."""
+        """Why no island can hold the model."""
         return shortage(Costs(self.layers, self.terms), self.machines)
 
     def facts(self) -> dict[str, Any]:
-        """What is known of machines and of what lies between them, in words that JSON has."""
+        """Machines and the links between them, as JSON values."""
         return {
             "machines": [[each.flops_a_second, each.memory_bytes, each.name] for each in self.machines],
             "pairs": [self.pairs.latency_s.tolist(), self.pairs.bytes_a_second.tolist(), self.pairs.there.tolist()],
         }
 
     def scaled(self, memory_bytes: float) -> "Survey":
-        """The same for a model whose weights, gradients and optimiser take this much: parameters alone grow."""
+        """The same for a model whose weights, gradients and optimiser take this much: only parameters grow."""
         state = (2 + self.terms.optimizer) * sum(layer.parameter_bytes for layer in self.layers)
         factor = memory_bytes / state
         layers = [dataclasses.replace(each, parameter_bytes=factor * each.parameter_bytes) for each in self.layers]
         return dataclasses.replace(self, layers=tuple(layers))
 
     def with_facts(self, facts: Mapping[str, Facts]) -> "Survey":
-        """The same for those who have found out about themselves, instead of what was declared."""
+        """The same with the facts that nodes have measured, instead of declared ones."""
         if not facts:
             return self
         machines = tuple(Machine(each.flops_a_second, each.memory_bytes, name) for name, each in facts.items())
@@ -129,7 +129,7 @@ class Survey:
                 if other in places:
                     latency[places[name], places[other]] = seconds
                     rate[places[name], places[other]] = bytes_a_second
-        rate = np.where(rate > 0, rate, rate.T)  # what is not known this way is as the other way
+        rate = np.where(rate > 0, rate, rate.T)  # an unknown direction is as fast as the other one
         rate = np.where(rate > 0, rate, UNKNOWN_RATE)
         return dataclasses.replace(self, machines=machines, pairs=MachineLinks(latency, rate, np.ones((count, count))))
 
@@ -137,7 +137,7 @@ class Survey:
         return form(self.layers, self.machines, self.pairs, self.terms, averaging, seed=seed)
 
     def plan_of(self, islands: tuple[tuple[str, ...], ...]) -> Plan:
-        """For islands that the user has named."""
+        """The plan for islands that the user has named."""
         places = {machine.name: place for place, machine in enumerate(self.machines)}
         found = []
         for names in islands:
@@ -156,7 +156,7 @@ class Survey:
         return self.plan_for(found, "named by the user")
 
     def plan_as_it_is(self, islands: Sequence[tuple[Sequence[str], Sequence[tuple[int, int, int]]]]) -> Plan:
-        """For islands that are there already: their nodes, and what each holds."""
+        """The plan for existing islands: their nodes, and the stage of each."""
         places = {machine.name: place for place, machine in enumerate(self.machines)}
         found = [(tuple(places[name] for name in names), stages) for names, stages in islands]
         return self.plan_for(
@@ -164,7 +164,7 @@ class Survey:
         )
 
     def plan_for(self, islands: Sequence[Island], how: str) -> Plan:
-        """For islands that were found in another way; what averaging takes is not looked at."""
+        """The plan for islands found elsewhere; the cost of averaging is left out."""
         used = {place for island in islands for place in island.order}
         samples = sum(self.terms.batch / island.cut.batch_s for island in islands)
         idle = tuple(place for place in range(len(self.machines)) if place not in used)
@@ -172,7 +172,7 @@ class Survey:
 
 
 def survey_task(network: Network | dict[str, Any], task: Task, settings: IslandSettings) -> Survey:
-    """What a task's model costs, on a network's nodes or on those that `Survey.facts` tells of."""
+    """The costs of a task's model, on a network's nodes or on those of `Survey.facts`."""
     example = Examples(task.train.inputs[: task.batch], task.train.targets[: task.batch])
     model = (task.chain or task.model)().to(example.inputs.device)
     layers, terms = price(chain(model, example.inputs), example, task.optimizer, settings)
@@ -187,12 +187,12 @@ def survey_task(network: Network | dict[str, Any], task: Task, settings: IslandS
 def price(
     links: nn.Sequential, example: Examples, optimizer: MakeOptimizer, settings: IslandSettings
 ) -> tuple[tuple[Layer, ...], Terms]:
-    """What a chain's layers cost, and how an island trains it."""
+    """The costs of a chain's layers, and how an island trains it."""
     pieces = settings.flush or settings.pieces
     terms = Terms(
         batch=math.ceil(len(example) / pieces),
         an_update=pieces * settings.accumulate,
-        optimizer=_copies(optimizer) + (settings.weights == "predict"),  # which remembers where weights are going
+        optimizer=_copies(optimizer) + (settings.weights == "predict"),  # it also keeps a trend of the weights
         recompute=settings.recompute,
         stash=settings.weights != "current" and not settings.flush,
         target_bytes=example.targets[:1].nbytes,
@@ -202,7 +202,7 @@ def price(
 
 
 def unknown(names: Sequence[str], layers: tuple[Layer, ...], terms: Terms) -> Survey:
-    """Of machines that nothing is known of before they say what they have found out."""
+    """A survey of machines about which nothing is known until they report their facts."""
     count = len(names)
     pairs = MachineLinks(
         np.full((count, count), UNKNOWN_S), np.full((count, count), UNKNOWN_RATE), np.ones((count, count))
@@ -211,7 +211,7 @@ def unknown(names: Sequence[str], layers: tuple[Layer, ...], terms: Terms) -> Su
 
 
 def _copies(optimizer: MakeOptimizer) -> float:
-    """What an optimiser remembers, in copies of the parameters."""
+    """The size of an optimiser's state, in copies of the parameters."""
     values = nn.Parameter(torch.zeros(100))
     values.grad = torch.zeros(100)
     made = optimizer([values])
@@ -223,11 +223,11 @@ def _copies(optimizer: MakeOptimizer) -> float:
 
 
 class Layout:
-    """Seats and ranges of a plan, by the names of nodes.
+    """The seats and ranges of a plan, by the names of nodes.
 
     Args:
-        plan: who holds what.
-        survey: what it was made from.
+        plan: which machine holds which layers.
+        survey: the survey that it was made from.
         settings: how islands train.
     """
 
@@ -238,11 +238,11 @@ class Layout:
         self.survey = survey
         self.settings = settings
         self.islands = {names[island.order[0]]: tuple(names[i] for i in island.order) for island in plan.islands}
-        """By the name of the first node, which is the island's."""
+        """The nodes of each island, by the name of its first node, which is the island's name."""
         self.seats: dict[str, StageSeat] = {}
         self.spans: dict[str, tuple[int, int]] = {}
         self.cuts: dict[str, tuple[tuple[int, int, int], ...]] = {}
-        """Of islands: of each stage the first layer, the one behind the last, and how many batches it may hold."""
+        """For each island and stage: the first layer, the end (one past the last), and how many batches it may hold."""
         for island in plan.islands:
             nodes = [names[place] for place in island.order]
             self.cuts[nodes[0]] = tuple((stage.start, stage.stop, stage.holds) for stage in island.cut.stages)
@@ -267,14 +267,14 @@ class Layout:
         self.ranges = [(start, stop, tuple(names[i] for i in who)) for start, stop, who in ranges(owners)]
 
     def formed(self, at: float = 0.0) -> IslandsFormed:
-        """What the trace says of it."""
+        """The event for the trace."""
         stages = tuple(tuple(StageSpan(node, *self.spans[node]) for node in nodes) for nodes in self.islands.values())
         why = "" if stages else self.survey.shortage
         return IslandsFormed(at=at, stages=stages, samples_a_second=self.plan.samples_a_second, why=why)
 
 
 def lay_out(network: Network | dict[str, Any], task: Task, settings: IslandSettings, *, seed: int = 0) -> Layout:
-    """Who holds what: as the user has said, or the best that there is."""
+    """The layout that the user has named, or the best one."""
     survey = survey_task(network, task, settings)
     plan = survey.plan_of(settings.islands) if settings.islands else survey.plans(seed=seed)[0]
     return Layout(plan, survey, settings)

@@ -1,4 +1,4 @@
-"""An island's node over real links: what its machine and its ways are like is found out, not declared."""
+"""An island's node over real links: it measures its machine and its links; they are not declared."""
 
 import asyncio
 import contextlib
@@ -31,11 +31,11 @@ __all__ = ["Shelf", "at_work", "free_memory", "open_node", "speed_of"]
 log = logging.getLogger("atoll")
 
 TRIED_BYTES = 1 << 19
-"""Sent to everybody who can be reached, to see how fast that goes."""
+"""Bytes sent to every reachable node to measure the rate."""
 TRIED_S = 3.0
 TRIES = 3
 FREE = 0.8
-"""Of the memory that is free now, so much may be used."""
+"""The share of the free memory that may be used."""
 
 
 async def open_node(
@@ -47,20 +47,20 @@ async def open_node(
     *,
     memory: float | None = None,
 ) -> IslandNode:
-    """A node that knows what it is like.
+    """Makes a node that has measured its machine and its links.
 
     Args:
-        world: where it is.
-        curriculum: what is learned.
+        world: the node's world.
+        curriculum: the model and its data.
         example: a batch, to measure on.
         settings: how islands train.
-        strategy: how they talk.
-        memory: bytes that it may use; what the settings say, or what is free, if left out.
+        strategy: the communication strategy between islands.
+        memory: bytes that it may use; by default what the settings say, or the free memory.
     """
     links = await world.aside(curriculum.build)
     layers, terms = await world.aside(lambda: price(links, example, curriculum.optimizer, settings))
     speed = await world.aside(lambda: speed_of(links, layers, example.inputs, lambda: world.now))
-    if world.step_s:  # it plays a slower machine
+    if world.step_s:  # it emulates a slower machine
         speed = min(speed, 3 * len(example) * sum(layer.flops for layer in layers) / world.step_s)
     device = str(example.inputs.device)
     room = memory or (settings.memory if settings.memory < np.inf else free_memory(device))
@@ -81,7 +81,7 @@ async def open_node(
 def speed_of(
     links: nn.Sequential, layers: tuple[Layer, ...], inputs: torch.Tensor, clock: Callable[[], float]
 ) -> float:
-    """How many operations a second this machine does, forward and backward, layer by layer, on a batch; as planning
+    """Operations a second of this machine, forward and backward, layer by layer, on a batch; counted as planning
     counts them.
     """
     operations = took_s = 0.0
@@ -121,7 +121,7 @@ def free_memory(device: str) -> float:
 
 
 async def _try_ways(world: LiveWorld) -> None:
-    """Sends something to all who can be reached: so it is known how fast that goes."""
+    """Sends data to all reachable nodes, to measure the rates."""
     hall = Scoped(world, "islands")
     body = bytes(TRIED_BYTES)
     names = [name for name in world.peer_names if world.peer(name).reachable]
@@ -133,11 +133,11 @@ async def _try_ways(world: LiveWorld) -> None:
 
 
 class Shelf:
-    """A file with what a node holds of an island's model.
+    """A file with the layers that a node holds.
 
     Args:
-        path: where it is.
-        identity: what it must agree with.
+        path: the file.
+        identity: the run identity that the file must match.
     """
 
     def __init__(self, path: Path, identity: RunIdentity) -> None:
@@ -149,26 +149,26 @@ class Shelf:
             saved = read_node(self._path, self._identity)
             if "layers" not in saved:
                 raise CheckpointError(
-                    f"{self._path}: holds a whole model, and not an island's layers: name another file"
+                    f"{self._path}: a checkpoint of a whole model, not of an island's layers: choose another file"
                 )
             node.store.shelve(saved["layers"].tobytes())
 
     def save(self, node: IslandNode) -> None:
-        """What it uses now; what it has kept stays while it uses nothing."""
+        """Saves the layers in use; if none are in use, the file stays as it is."""
         if node.store.used:
             packed = node.store.pack()
             write_node(self._path, {"layers": np.frombuffer(packed, dtype=np.uint8)}, self._identity)
 
 
 class Working:
-    """A node at work."""
+    """A running node."""
 
     def __init__(self, node: IslandNode, running: "asyncio.Task[None]") -> None:
         self._node = node
         self._running = running
 
     async def until(self, updates: int | None) -> None:
-        """Returns after so many updates; never if there is no number."""
+        """Returns after this many updates; never if `None`."""
         reached = asyncio.ensure_future(self._node.reach(updates)) if updates is not None else None
         waited = {self._running} if reached is None else {self._running, reached}
         try:
@@ -182,7 +182,7 @@ class Working:
 
 @contextlib.asynccontextmanager
 async def at_work(node: IslandNode, shelf: Shelf | None = None) -> AsyncIterator[Working]:
-    """Has a node work, and keep what it holds, until the end of the block."""
+    """Runs a node, and saves its layers, until the end of the block."""
     if shelf:
         shelf.load(node)
     hall = Scoped(node.world, "islands")
@@ -210,4 +210,4 @@ async def _keep_now(node: IslandNode, shelf: Shelf) -> None:
     try:
         await node.world.aside(lambda: shelf.save(node))
     except OSError as error:
-        log.warning("%s: the checkpoint cannot be written (%s): training goes on", node.world.name, error)
+        log.warning("%s: cannot write the checkpoint (%s): training continues", node.world.name, error)

@@ -1,7 +1,7 @@
-"""Testing a model that several nodes hold: test examples go through the stages, forward alone, beside training.
+"""Testing a model that several nodes hold: test examples go forward through the stages, beside training.
 
-It costs no declared time, as all tests; what it sends is sent.  Everybody has the test examples, so only numbers of
-rows travel with activations.
+A test costs no declared time, but its bytes count as sent.  All nodes have the test examples, so only row numbers are
+sent with activations.
 """
 
 import struct
@@ -20,19 +20,19 @@ __all__ = ["Prober"]
 
 PIECE = 100
 _HEAD = struct.Struct("<QII")
-"""Which test it is, and the first row and the one behind the last."""
+"""The number of the test, its first row, and the end (one past its last row)."""
 
 
 class Prober:
     """One stage's part in tests.
 
     Args:
-        world: where the stage is.
-        seat: its place.
+        world: the stage's world.
+        seat: its place in the island.
         model: its layers.
         inputs: the test examples; the first stage uses them.
-        measure: the sum of what is measured of some outputs, given the rows that they are of; for the last stage.
-        tested: told the mean, at the last stage.
+        measure: the sum of the measure over some outputs, given their rows; for the last stage.
+        tested: called with the mean, at the last stage.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
-"""The node program of islands: a stage of a model, in its island's pipeline, and in the exchanges of what it holds.
+"""The node program of islands: a stage of a model in its island's pipeline, and in the exchanges of its layers.
 
-Nodes agree on who is here as strategies do (`atoll.membership`).  Everybody then knows where everybody stood, so all
-work out alike, without another word, who holds what from now on: islands that are whole stay as they are, the rest
-makes the best of it.  Who is given layers that it does not hold asks for them: those of its old island first, then
-others' owners of them.  Exchanges go on wherever their owners are the same, or fewer.
+Nodes agree on the reachable nodes as strategies do (`atoll.membership`).  All members then know everybody's standing,
+so each computes the same new settlement without more messages: complete islands stay as they are, the other nodes form
+the best ones.  A node that needs layers that it does not hold asks for them: first nodes of its old island, then other
+owners.  An exchange continues if its owners are the same, or fewer.
 """
 
 import asyncio
@@ -40,27 +40,27 @@ __all__ = ["IslandNode", "Seated"]
 log = logging.getLogger("atoll")
 
 LOOK_EVERY_S = 1.0
-"""How often a node looks what it knows of itself and of its links."""
+"""How often a node updates its facts about itself and its links."""
 ALONE_S = 2.0
-"""How long a node that is the first looks for others."""
+"""How long the first node looks for others."""
 
 Seated = Callable[[World, tuple[str, ...], nn.Module], Assembly | None]
-"""Told when a node has taken a seat, with its island and layers; gives the island's model, if somebody sees it."""
+"""Called when a node takes a seat, with its island and layers; returns the island's whole model, in simulation."""
 
 
 class IslandNode:
     """One node.
 
     Args:
-        world: where it is.
-        survey: what is known of layers, machines and links.
+        world: the node's world.
+        survey: what is known about layers, machines and links.
         settings: how islands train.
-        curriculum: what is learned.
-        strategy: how islands talk.
-        first: who holds what at the beginning, where that is agreed on beforehand.
-        find: finds out what this machine is like, where that is not declared.
-        seated: told when it takes a seat.
-        at_boundary: called after every step, with what gives the node's state at that moment.
+        curriculum: the model and its data.
+        strategy: the communication strategy between islands.
+        first: the settlement at the beginning, if it is agreed on beforehand.
+        find: measures this machine, if its facts are not declared.
+        seated: called when the node takes a seat.
+        at_boundary: called after every step, with a function that returns the node's state at that moment.
     """
 
     def __init__(
@@ -92,11 +92,11 @@ class IslandNode:
         self._group: asyncio.TaskGroup | None = None
         self._work: Background | None = None
         self._running = ""
-        """What the pipeline is called that it is at work in."""
+        """The scope of the pipeline that it works in."""
         self._examination: Examination | None = None
         self._changed = asyncio.Event()
         self.updates = 0
-        """Of all stages that it has been."""
+        """The updates of all its stages so far."""
         self._updated_once = asyncio.Event()
         self._resume: Saved = {}
         self.stage: StageModel | None = None
@@ -120,26 +120,26 @@ class IslandNode:
                 await self._changed.wait()
 
     async def reach(self, updates: int) -> None:
-        """Returns when there have been so many updates."""
+        """Returns after this many updates."""
         while self.updates < updates:
             self._updated_once.clear()
             await self._updated_once.wait()
 
     @property
     def standing(self) -> IslandStanding:
-        """Where it stands now."""
+        """Its current standing."""
         there = self._settlement.standing(self.world.name) if self._settlement else IslandStanding()
         spare = tuple(sorted(self.store.spare.items()))
         return dataclasses.replace(there, held=tuple(self.store.held), spare=spare, facts=self._facts)
 
     @property
     def seats(self) -> dict[str, StageSeat]:
-        """Everybody's, as far as this node knows."""
+        """The seats of all nodes, as far as this node knows."""
         return self._settlement.layout.seats if self._settlement else {}
 
     @property
     def place(self) -> tuple[int, int]:
-        """Of its island among all, and how many there are."""
+        """The index of its island, and the number of islands."""
         settlement = self._settlement  # read once: any thread may ask
         seat = settlement.layout.seats.get(self.world.name) if settlement else None
         islands = list(settlement.layout.islands) if settlement else []
@@ -149,11 +149,11 @@ class IslandNode:
         assert self._find is not None
         while True:
             await self.world.sleep(LOOK_EVERY_S)
-            if not self.council.held:  # what it says of itself must not change while others decide by it
+            if not self.council.held:  # its standing must not change while others use it
                 self._facts = self._find()
 
     async def _begin_alone(self) -> None:
-        """Who finds nobody makes the best of it; who finds somebody is taken in."""
+        """Starts alone if no other node is reachable; otherwise the others admit this node."""
         world = self.world
         while self._settlement is None:
             await world.sleep(ALONE_S)
@@ -162,7 +162,7 @@ class IslandNode:
                 self.installed(self.council.view, {world.name: self.summary()})
 
     async def collect(self, chain: nn.Sequential) -> None:
-        """Puts the whole model as it is now into a chain like it, from those who hold it; its own island first."""
+        """Copies the whole model, in its current state, into a chain of the same shape; from its own island first."""
         while self._settlement is None:
             await self.world.sleep(LOOK_EVERY_S)
         settlement = self._settlement
@@ -174,7 +174,7 @@ class IslandNode:
 
         await self.store.copy({place: Held(layer, None) for place, layer in enumerate(chain)}, owners)
 
-    # What all agree on ---
+    # Membership ---
 
     def results(self) -> Summary:
         return [["settlement", self._settlement.digest if self._settlement else ""]]
@@ -189,7 +189,7 @@ class IslandNode:
         return summary == self.summary()
 
     def check(self, summary: Summary) -> None:
-        """A standing that makes no sense is taken as none, by all alike (`IslandStanding.read`)."""
+        """Accepts everything: a malformed standing counts as empty, on all nodes alike (`IslandStanding.read`)."""
 
     def are_together(self, summaries: Iterable[Summary]) -> bool:
         return bool(set.intersection(*(set(map(tuple, summary)) for summary in summaries)))
@@ -197,7 +197,7 @@ class IslandNode:
     def installed(self, view: View, summaries: dict[str, Summary]) -> None:
         standings = {name: IslandStanding.read(summaries[name]) for name in view.members}
         about = hashlib.blake2b(json.dumps(summaries, sort_keys=True).encode(), digest_size=4).hexdigest()
-        name = f"{view.name} {about}"  # numbers of views may come again after a checkpoint
+        name = f"{view.name} {about}"  # view numbers may repeat after a checkpoint
         self._settlement = settle(name, standings, self._survey, self._settings, self._curriculum.shards)
         if view.members[0] == self.world.name:
             self.world.record(self._settlement.layout.formed(at=self.world.now))
@@ -209,7 +209,7 @@ class IslandNode:
     # Taking a seat ---
 
     async def _follow(self, settlement: Settlement) -> None:
-        """Does what a settlement says, unless there is a newer one before that is done."""
+        """Follows a settlement, unless a newer one replaces it before that is done."""
         scope = settlement.standing(self.world.name).scope
         if scope and scope == self._running:
             return  # exchanges follow at the next step boundary
@@ -228,7 +228,7 @@ class IslandNode:
             await asyncio.wait({fetching, changed}, return_when=asyncio.FIRST_COMPLETED)
             if fetching.done():
                 layers = fetching.result()
-                # A pass of the old stage may still be under way where computing is done.
+                # A pass of the old stage may still be running.
                 await self.world.aside(lambda: drop_gradients(layers))
                 await self._until_decided()
                 if self._settlement is settlement:
@@ -238,12 +238,12 @@ class IslandNode:
             changed.cancel()
 
     async def _until_decided(self) -> None:
-        """Where it stands must not change while others decide by it."""
+        """Waits while a decision is under way: the standing must not change while others use it."""
         while self.council.held:
             await self.world.sleep(0.05)
 
     async def _fetch(self, settlement: Settlement) -> Layers:
-        """All layers of the new seat: own ones, and what others know of the rest."""
+        """Fetches all layers of the new seat: its own ones, and the rest from other nodes."""
         name, alike = self.world.name, self._curriculum.alike
         wanted = range(*settlement.layout.spans[name])
         return await self.store.fetch(wanted, lambda layer: settlement.sources(name, layer, alike=alike))
@@ -322,12 +322,12 @@ class IslandNode:
         await drive(self, self._exchanges, background, goes_on=lambda: True, boundary=boundary)
 
     async def gradient(self) -> None:
-        """Works as a stage of its island until the gradient of an update is there."""
+        """Works as a stage of its island until the gradient of an update is ready."""
         assert self.pipeline is not None
         await self.pipeline.gradient()
 
     async def update(self) -> None:
-        """Updates the weights that it holds."""
+        """Updates the weights of its layers."""
         assert self.pipeline is not None
         await self.pipeline.update()
         self.updates += 1
@@ -338,7 +338,7 @@ class IslandNode:
         self._exchanges.count(self.pipeline.samples)
 
     def _refresh_exchanges(self) -> None:
-        """Takes part in the exchanges of the settlement, and in no others."""
+        """Takes part in the exchanges of the settlement only."""
         assert self._settlement is not None
         assert self._group is not None
         self._exchanges_are_old = False
@@ -347,7 +347,7 @@ class IslandNode:
 
     @property
     def _stays(self) -> bool:
-        """Whether it keeps its seat in the settlement of now."""
+        """Whether it keeps its seat in the current settlement."""
         settlement = self._settlement
         return settlement is not None and settlement.standing(self.world.name).scope == self._running
 
@@ -365,7 +365,7 @@ class IslandNode:
             self._at_boundary(self.save)
 
     def save(self) -> Saved:
-        """All that it is, but for batches on their way, at a step boundary."""
+        """Its whole state at a step boundary, except batches in flight."""
         updates = self.stage.updates if self.stage else 0
         tested_at = self._examination.tested_at if self._examination else 0
         saved = {
@@ -378,7 +378,7 @@ class IslandNode:
         return saved | self._exchanges.save()
 
     def load(self, saved: Saved) -> None:
-        """Goes on from what `save` gave; to be called before it runs."""
+        """Resumes from the output of `save`; call it before `run`."""
         found = read_note(saved["settlement"])
         self._settlement = Settlement.load(found, self._survey, self._settings) if found else None
         self.store.shelve(saved["layers"].tobytes())
@@ -387,7 +387,7 @@ class IslandNode:
         self._resume = saved
 
     def _go_on(self) -> None:
-        """What a checkpoint says of the seat that it takes first."""
+        """Restores the state of a checkpoint at the first seat."""
         saved, self._resume = self._resume, {}
         if not saved:
             return

@@ -1,18 +1,18 @@
-"""A node's part in its island: batches come from the stage before and go on to the next, gradients the other way.
+"""A node's part in its island: batches come from the stage before and go to the next, gradients the other way.
 
-A stage is a trainer for the driver (`atoll.training.drive`): its next gradient is there when all that an update learns
-from has come back.
+A stage is a trainer for the driver (`atoll.training.drive`): its next gradient is ready when all batches of an update
+have come back.
 
-No stage waits for another one.  Each does what there is to do: a backward pass if a gradient is there, else a forward
-pass if a batch is there and it holds fewer than it may; and after every backward pass it updates its weights.  After a
-backward pass it is a forward pass's turn, if there is one to do: else batches would come in bunches, and between two
-bunches there would be nothing to do.
+No stage waits for another one.  Each does the work at hand: a backward pass if a gradient has arrived, else a forward
+pass if a batch has arrived and it holds fewer than it may; and after every backward pass it updates its weights.  After
+a backward pass a forward pass has priority if one can be done: otherwise batches would come in bursts, with idle time
+between two bursts.
 
-A batch has a number and carries its targets, so that nothing is mixed up whatever the network does: what comes twice,
-or for a batch that was given up, is dropped; a batch that does not come back in time is given up, and costs nothing but
-itself.
+A batch has a number and carries its targets, so that nothing is mixed up whatever the network does: a duplicate, or a
+gradient of a batch that was given up, is dropped; a batch that does not come back in time is given up, and nothing else
+is lost.
 
-With `flush` the same stages train synchronously, as GPipe and 1F1B do: a batch is cut into so many pieces, each stage
+With `flush` the same stages train synchronously, as GPipe and 1F1B do: a batch is cut into that many pieces, each stage
 updates when all have come back, and the next batch begins after that.
 """
 
@@ -40,17 +40,17 @@ __all__ = ["Given", "Pipeline", "Source", "StageSeat"]
 
 PATIENCE_S = 5.0
 PATIENCE = 10.0
-"""A batch is given up after so many times what one usually takes."""
+"""A batch is given up after this many times the usual time."""
 REMEMBERED = 1000
 """The duplicate window: this many batches are remembered as seen."""
 REPORT_EVERY = 20
 FAILURES = 3
-"""So many batches in a row that cannot be worked on are not their sender's fault."""
+"""After this many failed batches in a row, the failure is not the sender's fault."""
 T = TypeVar("T")
 _FORWARD = struct.Struct("<QI")
-"""Number, and samples of the whole batch."""
+"""The number, and the samples of the whole batch."""
 _BACKWARD = struct.Struct("<Qf")
-"""Number, and loss."""
+"""The number, and the loss."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,56 +60,56 @@ class StageSeat:
     island: str
     stage: int
     before: str | None
-    """Whose outputs it takes; `None`: it is first."""
+    """The node whose outputs it takes; `None`: it is first."""
     after: str | None
-    """Who takes its own; `None`: it is last."""
+    """The node that takes its outputs; `None`: it is last."""
     holds: int
     share: float
-    """What a pass through its layers takes, of one through the whole model."""
+    """The cost of a pass through its layers, as a share of the whole model."""
     flush: int = 0
-    """In how many pieces a batch is cut, to train synchronously; 0: stages do not wait for each other."""
+    """The number of pieces of a batch, to train synchronously; 0: stages do not wait for each other."""
     pieces: int = 1
-    """In how many pieces a batch is cut, and an update comes when all have come back, without waiting: as many or more
-    than there are stages, and gradients are one update late at most (as in PipeDream-2BW).
+    """The number of pieces of a batch, without waiting; an update comes when all have come back.  With at least as many
+    pieces as stages, gradients are at most one update late (as in PipeDream-2BW).
     """
     accumulate: int = 1
-    """How many batches an update learns from, where stages do not wait: gradients are fewer updates late then."""
+    """The number of batches for an update, without waiting: gradients are then fewer updates late."""
     wire: Codec = field(default_factory=Dense)
-    """How activations and gradients are written on their way."""
+    """The codec of activations and gradients."""
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A batch that begins."""
+    """A batch at the first stage."""
 
     inputs: Tensor
     targets: Tensor
 
 
 Source = Callable[[], Given | None]
-"""Gives the next batch, if there is one now; who makes it wait calls `Pipeline.wake` when there is."""
+"""Returns the next batch, or `None`; the source then calls `Pipeline.wake` when there is one."""
 
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    """What has come and was not looked at yet."""
+    """A batch, or a piece of one, that has arrived and was not processed yet."""
 
     number: int
     inputs: Tensor
     targets: Tensor
     whole: int
-    """Samples of the batch that it is a piece of."""
+    """Samples of the whole batch."""
 
 
 class Pipeline:
     """One stage at work.
 
     Args:
-        world: where it is.
-        seat: its place.
+        world: the stage's world.
+        seat: its place in the island.
         model: its layers.
-        source: where batches come from; for the first stage.
-        loss: a mean over a batch, of outputs and targets; for the last stage.
+        source: the source of batches; for the first stage.
+        loss: the mean loss of a batch, from outputs and targets; for the last stage.
         recompute: whether the model does its forward passes twice.
     """
 
@@ -133,24 +133,24 @@ class Pipeline:
         self._gradients: deque[tuple[int, Tensor]] = deque()
         self._seen: dict[int, None] = {}
         self._samples: dict[int, tuple[int, int]] = {}
-        """Of the batches that it holds: samples, and samples of the whole batch."""
+        """For each batch that it holds: its samples, and those of the whole batch."""
         self._since: dict[int, float] = {}
         self._pieces: deque[_Waiting] = deque()
-        """Of a batch that has begun, at the first stage."""
+        """The remaining pieces of the current batch, at the first stage."""
         self._next = 0
         self._sending: dict[int, asyncio.Task[None]] = {}
         self._usual_s = 0.0
         self._learned = 0, 0
         """Pieces and samples since the last update."""
         self._turn = False
-        """Whether it is a forward pass's turn."""
+        """Whether a forward pass has priority."""
         self._is_due = False
-        """Whether all that an update learns from is there."""
+        """Whether all gradients of an update are here."""
         self._is_to_report = False
         self.samples = 0
-        """Those that the last update learned from."""
+        """The samples of the last update."""
         self._failures = 0
-        """Batches of another stage, one after the other, that could not be worked on."""
+        """Batches of another stage that failed, in a row."""
         self._wake = asyncio.Event()
         self._spawn: Spawn | None = None
         self.losses: deque[float] = deque(maxlen=10)
@@ -159,11 +159,11 @@ class Pipeline:
 
     @property
     def loss(self) -> float:
-        """What the island's loss was on its last batches, as far as it is known here."""
+        """The island's mean loss on its last batches, as far as it is known here."""
         return sum(self.losses) / len(self.losses) if self.losses else math.nan
 
     def start(self, spawn: Spawn) -> None:
-        """Begins to listen to the stages beside it."""
+        """Begins to listen to the neighbouring stages."""
         self._spawn = spawn
         if self._seat.before:
             spawn(hear(self._world, "forward", self._hear_forward))
@@ -171,7 +171,7 @@ class Pipeline:
             spawn(hear(self._world, "backward", self._hear_backward))
 
     async def gradient(self) -> None:
-        """Works until the gradient of an update is there."""
+        """Works until the gradient of an update is ready."""
         self._report()
         while not self._is_due:
             batch = None
@@ -193,10 +193,10 @@ class Pipeline:
         self._is_to_report = self._model.updates % REPORT_EVERY == 0
 
     def wake(self) -> None:
-        """There is something to do."""
+        """Says that there may be work."""
         self._wake.set()
 
-    # What comes ---
+    # Receiving ---
 
     def _hear_forward(self, message: Message) -> None:
         number, whole = _FORWARD.unpack(message.head)
@@ -221,7 +221,7 @@ class Pipeline:
         number, loss = _BACKWARD.unpack(message.head)
         gradient = unpack_tensors(read_tensors(message.body), self._seat.wire, number).to(self._model.device)
         if message.sender != self._seat.after or number not in self._samples:
-            return  # given up, or here twice
+            return  # given up, or a duplicate
         if number in (each for each, _ in self._gradients):
             return
         if gradient.shape != self._model.shape_of(number) or not gradient.is_floating_point():
@@ -234,7 +234,7 @@ class Pipeline:
         self._wake.set()
 
     def _take(self) -> _Waiting | None:
-        """The next batch to go forward, if there is one."""
+        """The next batch for a forward pass, if there is one."""
         if self._source is None:
             return self._inputs.popleft() if self._inputs else None
         if not self._pieces and not (self._seat.flush and (self._model.held or self._learned[0])):
@@ -248,12 +248,12 @@ class Pipeline:
         pieces = min(self._seat.flush or self._seat.pieces, whole)
         for inputs, targets in zip(given.inputs.tensor_split(pieces), given.targets.tensor_split(pieces), strict=True):
             if inputs.untyped_storage().nbytes() > inputs.nbytes:
-                inputs = inputs.clone()  # noqa: PLW2901 - else it would keep all that it is a part of in memory
+                inputs = inputs.clone()  # noqa: PLW2901 - a view would keep the whole batch in memory
             self._pieces.append(_Waiting(self._next, inputs, targets, whole))
             self._next += 1
 
     async def _rest(self) -> None:
-        """Waits for something to do; gives up what has been away for too long."""
+        """Waits for work; gives up batches that have been out for too long."""
         self._wake.clear()
         oldest = min(self._since.values(), default=None)
         if oldest is None:
@@ -266,7 +266,7 @@ class Pipeline:
         except TimeoutError:
             for number in [each for each, since in self._since.items() if since + patience <= self._world.now]:
                 self._give_up(number)
-            if self._seat.flush and not self._model.held:  # what is left of the batch is of no use
+            if self._seat.flush and not self._model.held:  # the other pieces of the batch are of no use
                 self._model.forget()
                 self._learned = 0, 0
 
@@ -275,9 +275,9 @@ class Pipeline:
         del self._since[number], self._samples[number]
         self.given_up += 1
         if sending := self._sending.pop(number, None):
-            sending.cancel()  # what has not left need not
+            sending.cancel()  # unsent data is not needed
 
-    # What is done ---
+    # Working ---
 
     async def _forward(self, batch: _Waiting) -> None:
         seat, model, samples = self._seat, self._model, len(batch.inputs)
@@ -285,7 +285,7 @@ class Pipeline:
         if seat.after is None:
             assert self._loss is not None
             loss, targets = self._loss, batch.targets
-            share = samples / batch.whole / seat.accumulate  # of what an update learns from
+            share = samples / batch.whole / seat.accumulate  # of the samples of an update
 
             def learn() -> tuple[float, Tensor | None]:
                 return model.learn(batch.inputs, lambda outputs: loss(outputs, targets) * share)
@@ -294,7 +294,7 @@ class Pipeline:
             value, gradient = learned or (math.nan, None)
             value /= share
             if not math.isfinite(value):
-                model.forget()  # it would spoil the weights; who holds it gives it up
+                model.forget()  # it would damage the weights; earlier stages give the batch up
                 self._learned = 0, 0
                 return
             self.losses.append(value)
@@ -313,8 +313,8 @@ class Pipeline:
         sending.add_done_callback(lambda _: self._sending.pop(batch.number, None))
 
     async def _attempt(self, work: Callable[[], T], steps: float) -> T | None:
-        """Works on a batch; one that another stage sent and that cannot be worked on is dropped, a few in a row are
-        this stage's own fault.
+        """Works on a batch; a batch of another stage that fails is dropped, but several in a row are this stage's own
+        fault.
         """
         try:
             found = await self._world.compute(work, steps=steps)
@@ -342,7 +342,7 @@ class Pipeline:
         self._learned_from(samples, whole)
 
     def _learned_from(self, samples: int, whole: int) -> None:
-        """A backward pass is done: an update is due, if all that it learns from is here."""
+        """Counts a finished backward pass: an update is due once all its samples are here."""
         pieces, before = self._learned
         self._learned = pieces + 1, before + samples
         self._stale.append(self._model.staleness)
@@ -350,7 +350,7 @@ class Pipeline:
             self._is_due, self.samples, self._learned = True, before + samples, (0, 0)
 
     def _report(self) -> None:
-        """Now and then, what the stage has done."""
+        """Reports the work of the stage now and then."""
         if not self._is_to_report:
             return
         model, world = self._model, self._world
@@ -375,7 +375,7 @@ class Pipeline:
     def _send(
         self, name: str, channel: str, head: bytes, number: int, values: Tensor, *, targets: Tensor | None = None
     ) -> asyncio.Task[None]:
-        """In the background: what a stage has done is under way while it does the next thing."""
+        """Sends in the background, while the stage continues with the next pass."""
         assert self._spawn is not None
         tensors = pack_tensors(values, self._seat.wire, number)
         if targets is not None:

@@ -1,4 +1,4 @@
-"""Plans: which machines hold which layers of a model together, and what lies between them."""
+"""Plans: which machines hold which layers of a model together, and the links between them."""
 
 import itertools
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ __all__ = ["Averaging", "Island", "MachineLinks", "Plan", "equal_cuts", "ranges"
 
 @dataclass(frozen=True, eq=False, slots=True)
 class MachineLinks:
-    """What lies between machines, by place."""
+    """The links between machines, by index."""
 
     latency_s: Matrix
     bytes_a_second: Matrix
@@ -20,7 +20,7 @@ class MachineLinks:
     """The share of time that they can reach each other."""
 
     def hop(self, one: int, other: int) -> Hop:
-        """The slower way of the two."""
+        """The slower of the two directions."""
         both = (one, other), (other, one)
         return Hop(
             max(float(self.latency_s[pair]) for pair in both),
@@ -38,8 +38,8 @@ class Averaging:
 
     Attributes:
         every: steps between two exchanges.
-        overlap: whether pipelines go on meanwhile.
-        size: bytes that are sent, of a byte of parameters.
+        overlap: whether pipelines continue meanwhile.
+        size: bytes sent for each byte of parameters.
     """
 
     every: int = 8
@@ -49,7 +49,7 @@ class Averaging:
 
 @dataclass(frozen=True, slots=True)
 class Island:
-    """Machines that hold one model, in the order of its stages, by place."""
+    """Machines that hold one model, by index, in the order of its stages."""
 
     order: tuple[int, ...]
     cut: Cut
@@ -57,14 +57,14 @@ class Island:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Who holds what."""
+    """Which machines hold which layers."""
 
     islands: tuple[Island, ...]
     idle: tuple[int, ...]
     """Machines without a stage: they would slow their island down."""
     samples_a_second: float
     averaging_s: float
-    """What an exchange between all islands takes, about; 0 if there is one island."""
+    """The approximate time of an exchange between all islands; 0 if there is one island."""
     how: str
 
     @property
@@ -82,7 +82,7 @@ class Plan:
 
 
 def shortage(costs: Costs, machines: Sequence[Machine]) -> str:
-    """What to say where nobody can hold a model."""
+    """A message that says why no machines can hold a model."""
     least = costs.memory_of(0, costs.count, 1).total
     there = sum(machine.memory_bytes for machine in machines)
     unit, factor = ("GB", 1e9) if least >= 1e9 else ("MB", 1e6)
@@ -91,12 +91,12 @@ def shortage(costs: Costs, machines: Sequence[Machine]) -> str:
         return f"one node cannot hold the model: {told}, and it has {there / factor:.3g} {unit}"
     told += f", and they have {there / factor:.3g} {unit}"
     if there > least:
-        told += ", but stages keep more than one piece does (weights for batches on their way)"
+        told += ", but stages keep more than one piece does (weights for batches in flight)"
     return f"no island of {len(machines)} nodes can hold the model: {told}"
 
 
 def equal_cuts(costs: Costs, machines: Sequence[Machine], hops: Sequence[Hop]) -> Cut | None:
-    """The same number of layers for everybody: what is done where nobody measures.  `None` if that does not fit."""
+    """The same number of layers for each machine: the cut without measurements.  `None` if that does not fit."""
     count = len(machines)
     if count > costs.count:
         return None
@@ -110,10 +110,10 @@ def equal_cuts(costs: Costs, machines: Sequence[Machine], hops: Sequence[Hop]) -
 
 
 def ranges(owners: Sequence[Sequence[tuple[int, int]]]) -> list[tuple[int, int, tuple[int, ...]]]:
-    """Spans of layers that have one owner in every island: first layer, the one behind the last, and who owns them.
+    """Spans of layers that have one owner in every island: first layer, end (one past the last), and their owners.
 
     Args:
-        owners: for each island, where each stage ends, and who has it, in order.
+        owners: for each island, where each stage ends, and its owner, in order.
     """
     ends = sorted({stop for island in owners for stop, _ in island})
     return [

@@ -1,4 +1,4 @@
-"""How islands are made, and train, as users write it: `auto:memory=4GB,weights=predict,recompute`."""
+"""How islands are formed and train, as users write it: `auto:memory=4GB,weights=predict,recompute`."""
 
 import math
 from dataclasses import dataclass
@@ -19,30 +19,30 @@ def _read_wire(text: str, where: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IslandSettings:
-    """How islands are made, and train."""
+    """How islands are formed and train."""
 
     islands: tuple[tuple[str, ...], ...] = ()
-    """Nodes of each, in the order of stages; none: the best that there are."""
+    """The nodes of each island, in the order of stages; if empty, the best islands."""
     memory: Annotated[float, Read(parse_size, "a size, as in 6GB or 300MB")] = math.inf
-    """Bytes of nodes that do not declare theirs."""
+    """The memory of nodes that do not declare theirs, in bytes."""
     weights: Weights = "stash"
-    """Which ones a backward pass uses."""
+    """The weights that a backward pass uses."""
     recompute: bool = False
-    """Whether forward passes keep their input alone."""
+    """Whether forward passes keep only their input."""
     slower: bool = False
-    """Whether what comes late counts less."""
+    """Whether late gradients count less."""
     flush: Annotated[int, NumberRange(0)] = 0
-    """In how many pieces a batch is cut, to train synchronously; 0: without waiting."""
+    """The number of pieces of a batch, to train synchronously; 0: without waiting."""
     pieces: Count = 1
-    """In how many pieces a batch is cut, without waiting."""
+    """The number of pieces of a batch, without waiting."""
     accumulate: Count = 1
-    """Batches that an update learns from, without waiting."""
+    """The number of batches for an update, without waiting."""
     wire: Annotated[str, Read(_read_wire, "a codec: " + ", ".join(CODECS))] = "dense"
-    """The codec that activations and gradients are written with on their way."""
+    """The codec of activations and gradients."""
 
 
 def parse_islands(text: str) -> IslandSettings:
-    """What a user wrote: `auto`, or `A1+A2/B1+B2`; and settings: `auto:memory=4GB,weights=predict,recompute`.
+    """Parses a user's text: `auto`, or `A1+A2/B1+B2`; and settings: `auto:memory=4GB,weights=predict,recompute`.
 
     >>> parse_islands("A1+A2/B1:flush=8").islands
     (('A1', 'A2'), ('B1',))

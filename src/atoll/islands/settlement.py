@@ -1,7 +1,7 @@
-"""Who holds what among those who are here: worked out by everybody alike, from where everybody says that it stands.
+"""Which reachable node holds which layers: each node computes it from the standings of all, with the same result.
 
-Islands that are whole stay as they are; the rest makes the best of it.  There is no message about it and nobody in
-charge: it is a function of what a view's members said when they accepted it (`atoll.membership`).
+Complete islands stay as they are; the other nodes form the best ones.  There are no messages about it and no
+coordinator: it is a function of the summaries that a view's members sent when they accepted it (`atoll.membership`).
 """
 
 import hashlib
@@ -19,33 +19,33 @@ from atoll.world.hearing import NOT_UNDERSTOOD
 __all__ = ["Exchanges", "IslandStanding", "RangeKey", "Settlement", "settle"]
 
 RangeKey = tuple[int, int]
-"""The first layer of a range, and the one behind its last."""
+"""The first layer of a range, and its end (one past its last layer)."""
 Exchanges = dict[RangeKey, tuple[str, tuple[str, ...]]]
-"""What the exchange of each range is called, and who takes part."""
+"""The scope of each range's exchange, and its members."""
 StageCut = tuple[int, int, int]
-"""The first layer of a stage, the one behind its last, and how many batches it may hold."""
+"""The first layer of a stage, its end (one past its last layer), and how many batches it may hold."""
 
 
 @dataclass(frozen=True, slots=True)
 class IslandStanding:
-    """Where a node stands: which island it is in, or is to be in, and what it holds."""
+    """A node's standing: which island it is in, or is to be in, and which layers it holds."""
 
     order: tuple[str, ...] = ()
     """The nodes of its island, in the order of stages."""
     scope: str = ""
-    """What the island's pipeline is called: nobody mixes it up with one of before."""
+    """The scope of the island's pipeline, which differs from those of earlier pipelines."""
     shard: int = -1
-    """Whose examples the island learns from."""
+    """The part of the examples that the island trains on."""
     cut: tuple[StageCut, ...] = ()
-    """What each of them holds."""
+    """The stage of each of them."""
     held: tuple[int, ...] = ()
-    """Layers that it uses."""
+    """The layers that it uses."""
     spare: tuple[tuple[int, int], ...] = ()
-    """Layers that it has as they once were, and how many updates they had had."""
+    """Older layers that it has, and how many updates they had."""
     facts: Facts | None = None
-    """What it has found out about itself, where that is not declared."""
+    """The facts that it measured, if they are not declared."""
     ranges: Exchanges = field(default_factory=dict)
-    """What its exchanges are called, and who takes part."""
+    """The scopes of its exchanges, and their members."""
 
     def summary(self) -> Summary:
         told: Summary = [["order", " ".join(self.order)], ["scope", self.scope], ["shard", self.shard]]
@@ -61,7 +61,7 @@ class IslandStanding:
 
     @classmethod
     def read(cls, summary: Summary) -> "IslandStanding":
-        """What a member has told; one that makes no sense, or that nobody could use, is nothing: for all alike."""
+        """Reads a member's summary; a malformed one gives an empty standing, on all nodes alike."""
         try:
             return cls._read(summary)
         except NOT_UNDERSTOOD:
@@ -88,7 +88,7 @@ class IslandStanding:
         )
 
     def is_sound(self, layers: int) -> bool:
-        """Whether its island's stages make the whole chain, one after the other."""
+        """Whether its island's stages make the whole chain, without gaps."""
         ends = [0, *(stop for _, stop, _ in self.cut)]
         whole = len(self.cut) == len(self.order) and ends[-1] == layers
         steps = zip(self.cut, ends[:-1], strict=True)
@@ -101,20 +101,20 @@ def _triples(text: str) -> tuple[StageCut, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Settlement:
-    """Who holds what from now on, as all members of a view have worked it out."""
+    """Which node holds which layers from now on, as computed by all members of a view."""
 
     layout: Layout
     scopes: dict[str, str]
-    """Of pipelines, by the island's name."""
+    """The scopes of pipelines, by the island's name."""
     shards: dict[str, int]
     ranges: Exchanges
-    """What exchanges are called, and who takes part: the owners of a range, or they and others who once were."""
+    """The scopes of exchanges, and their members: the owners of a range, or they and former owners."""
     standings: dict[str, IslandStanding]
-    """Where everybody stood before."""
+    """The standings before."""
 
     @classmethod
     def first(cls, layout: Layout) -> "Settlement":
-        """With which a run begins: everybody is new."""
+        """The settlement at the beginning of a run, when all nodes are new."""
         return cls(
             layout,
             scopes={first: f"island {first}" for first in layout.islands},
@@ -124,7 +124,7 @@ class Settlement:
         )
 
     def save(self) -> dict[str, Any]:
-        """In words that JSON has."""
+        """The settlement as JSON values."""
         layout = self.layout
         return {
             "islands": [
@@ -136,7 +136,7 @@ class Settlement:
 
     @classmethod
     def load(cls, saved: dict[str, Any], survey: Survey, settings: IslandSettings) -> "Settlement":
-        """What `save` told of."""
+        """Restores the output of `save`."""
         islands = [(tuple(order), cut) for order, cut, _, _ in saved["islands"]]
         return cls(
             Layout(survey.plan_as_it_is(islands), survey, settings),
@@ -148,7 +148,7 @@ class Settlement:
 
     @cached_property
     def digest(self) -> str:
-        """All who have settled alike have the same."""
+        """A digest that is the same on all nodes with this settlement."""
         return hashlib.blake2b(json.dumps(self.save()).encode(), digest_size=8).hexdigest()
 
     def island_of(self, name: str) -> tuple[str, ...]:
@@ -156,7 +156,7 @@ class Settlement:
         return self.layout.islands[seat.island] if seat else ()
 
     def standing(self, name: str) -> IslandStanding:
-        """Where a node stands in it; what it has it says itself."""
+        """A node's standing in it, without the layers that it holds."""
         seat = self.layout.seats.get(name)
         return IslandStanding(
             order=self.island_of(name),
@@ -167,9 +167,9 @@ class Settlement:
         )
 
     def sources(self, name: str, layer: int, *, alike: bool = True) -> list[str]:
-        """Who may be asked for a layer: those of the old island, then those of the new one, then anybody who uses it;
-        if nobody does, who has it as it once was, the newest first; and if nobody has, and models differ at first, who
-        is first.
+        """The nodes to ask for a layer: those of the old island, then those of the new one, then any other node that
+        uses it; if none does, nodes with an older state of it, the newest first; if there are none, and initial models
+        differ, the first node.
         """
         old, new = self.standings[name].order, self.island_of(name)
         holders = [each for each, standing in self.standings.items() if layer in standing.held and each != name]
@@ -185,14 +185,14 @@ class Settlement:
 def settle(
     name: str, standings: dict[str, IslandStanding], survey: Survey, settings: IslandSettings, shards: int
 ) -> Settlement:
-    """Who holds what among those who are here.
+    """Decides which reachable node holds which layers.
 
     Args:
-        name: of the view that agrees on it: it makes new names new.
-        standings: where everybody who is here stands, in the order that all use.
-        survey: what is known of machines, links and layers.
+        name: the name of the view that agrees on it; it makes new scopes unique.
+        standings: the standings of all reachable nodes, in the order that all use.
+        survey: what is known about machines, links and layers.
         settings: how islands train.
-        shards: how many parts the examples are in.
+        shards: how many parts the examples are divided into.
     """
     survey = survey.with_facts({each: standing.facts for each, standing in standings.items() if standing.facts})
     places = {machine.name: place for place, machine in enumerate(survey.machines)}
@@ -223,7 +223,7 @@ def settle(
             taken[first] = free.pop(0) if free else places[first] % shards
     ranges: Exchanges = {}
     for start, stop, owners in layout.ranges:
-        # Who takes another seat begins its exchanges anew, and so do those who exchange with it.
+        # A node that takes another seat restarts its exchanges, and so do its partners in them.
         stay = all(layout.seats[owner].island in stays for owner in owners)
         before = {standings[owner].ranges.get((start, stop)) for owner in owners} if stay else set()
         known = before.pop() if len(before) == 1 else None

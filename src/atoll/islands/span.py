@@ -1,4 +1,4 @@
-"""A range of layers: as strategies see it, and on its way from one node to another."""
+"""A range of layers: as strategies see it, and as it is sent from one node to another."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -22,28 +22,28 @@ __all__ = ["Held", "Layers", "SpanReplica", "drop_gradients", "fill", "layers_in
 
 @dataclass(slots=True, eq=False)
 class Held:
-    """A layer, and what changes it."""
+    """A layer and its optimiser."""
 
     module: nn.Module
     optimizer: Optimizer | None
     updates: int = 0
-    """How many it has had."""
+    """How many updates it has had."""
 
 
 Layers = Mapping[int, Held]
-"""By place in the chain."""
+"""By index in the chain."""
 
 
 class SpanReplica(OwnReplica):
-    """A range of layers, as strategies see it: the model that a node and its peers in other islands have in common.
+    """A range of layers, as strategies see it: the model that a node shares with its peers in other islands.
 
     Args:
-        world: where its exchange takes place.
-        members: who takes part.
-        layers: of the range.
-        optimizers: of its layers that have parameters, by place in the chain.
-        loss: what the island's loss is.
-        before_change: called before weights are replaced: batches on their way may need the old ones.
+        world: the world of its exchange.
+        members: the members of the exchange.
+        layers: the layers of the range.
+        optimizers: the optimisers of its layers that have parameters, by index in the chain.
+        loss: returns the island's loss.
+        before_change: called before weights are replaced: batches in flight may need the old ones.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class SpanReplica(OwnReplica):
                 remember([optimizer], own)
 
     def save(self) -> Saved:
-        """Layers are saved where they are held; this is what belongs to the range alone."""
+        """The state of the range itself; layers are saved by their holder."""
         return {"work": self.work.copy(), "steps": note(self.steps)}
 
     def load(self, saved: Saved) -> None:
@@ -110,7 +110,7 @@ class SpanReplica(OwnReplica):
 
 
 def tensors_of(layers: Layers) -> dict[str, torch.Tensor]:
-    """Copies of weights, buffers, and what optimisers remember."""
+    """Copies of weights, buffers, and optimiser state."""
     tensors: dict[str, torch.Tensor] = {}
     for layer, held in layers.items():
         tensors[f"{layer}/updates"] = torch.tensor(held.updates)
@@ -123,13 +123,13 @@ def tensors_of(layers: Layers) -> dict[str, torch.Tensor]:
 
 
 def drop_gradients(layers: Layers) -> None:
-    """Drops gradients that are there: of batches of before."""
+    """Drops the gradients of earlier batches."""
     for held in layers.values():
         held.module.zero_grad()
 
 
 def layers_in(tensors: dict[str, torch.Tensor]) -> list[int]:
-    """Which layers these tensors are of."""
+    """The layers that these tensors belong to."""
     return sorted(int(name.partition("/")[0]) for name in tensors if name.endswith("/updates"))
 
 
@@ -138,7 +138,7 @@ def updates_in(tensors: dict[str, torch.Tensor], layer: int) -> int:
 
 
 def fill(layers: Layers, tensors: dict[str, torch.Tensor]) -> bool:
-    """Puts tensors into layers; `False`, and nothing is changed, if they are not all there or make no sense."""
+    """Puts tensors into layers; returns `False`, without changes, if some are missing or malformed."""
     memories = {layer: _memory(tensors, f"{layer}/optimizer/") for layer in layers}
     for layer, held in layers.items():
         wanted = {f"{layer}/model/{name}": value.shape for name, value in held.module.state_dict().items()}
@@ -165,7 +165,7 @@ def _memory(tensors: dict[str, torch.Tensor], prefix: str) -> Saved:
 
 
 def _fits(memory: Saved, optimizer: Optimizer) -> bool:
-    """Whether it may be what an optimiser of these parameters remembers: numbers of theirs, or single ones."""
+    """Whether it may be the state of an optimiser of these parameters: tensors of their shapes, or single numbers."""
     parameters = [each for group in optimizer.param_groups for each in group["params"]]
     for key, value in memory.items():
         place = key.split("/", 1)[0]

@@ -1,17 +1,17 @@
 """One stage of a model that several nodes hold together: batches go forward through it, and gradients come back, while
-its weights move on.
+its weights change.
 
-A batch's backward pass comes some updates after its forward pass.  Which weights it then uses is a choice:
+A batch's backward pass comes some updates after its forward pass.  A setting chooses the weights that it then uses:
 
-* `stash`: those of its forward pass, which are kept as long as a batch needs them.  Gradients are exact for weights of
-  a while ago.
-* `current`: those of now; nothing is kept.
-* `predict`: those of now too, but the forward pass has used what the weights were expected to be by now: the weights
-  moved on by what recent updates were, as many as a batch is usually away (as in SpecTrain and XPipe).
+* `stash`: those of its forward pass, which are kept as long as a batch needs them.  Gradients are exact, for older
+  weights.
+* `current`: the current ones; nothing is kept.
+* `predict`: the current ones too, but the forward pass has used a prediction of them: the weights moved by recent
+  updates, as many as a batch usually takes to come back (as in SpecTrain and XPipe).
 
-No pass is done twice for this: what autograd keeps of a weight is only its name, and the weight is put in when the
-backward pass asks for it.  Where memory demands it a forward pass keeps its input alone, and all else is made again,
-with the random numbers of the first time.
+No pass is done twice for this: autograd saves only a reference to a weight, and the weight is put in when the backward
+pass asks for it.  To save memory a forward pass can keep only its input; the rest is then recomputed, with the same
+random numbers.
 """
 
 import math
@@ -29,7 +29,7 @@ __all__ = ["WEIGHTS", "StageModel", "Weights"]
 Weights = Literal["stash", "current", "predict"]
 WEIGHTS: tuple[Weights, ...] = ("stash", "current", "predict")
 TREND = 0.5
-"""How much of what is expected of an update is the last one."""
+"""The weight of the last update in the prediction of the next one."""
 
 
 @dataclass(slots=True, eq=False)
@@ -38,12 +38,12 @@ class _Version:
 
     users: int = 0
     copies: list[Tensor] | None = None
-    """The weights, once they are no more those of now."""
+    """The weights, once they are no longer the current ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """A weight that autograd wants to keep: which one, and how it is looked at."""
+    """A weight that autograd saves: its index, and the view of it."""
 
     index: int
     version: _Version
@@ -60,13 +60,13 @@ class _Batch:
     outputs: Tensor | None
     version: _Version
     updates: int
-    """How many there had been when it went forward."""
+    """The number of updates before its forward pass."""
     shape: torch.Size | None = None
-    """Of what it came to."""
+    """The shape of its outputs."""
     leaves: list[Tensor] | None = None
-    """The weights that were expected, where it went forward with those."""
+    """The predicted weights, if its forward pass used them."""
     kept: dict[int, int] = field(default_factory=dict)
-    """Bytes that autograd keeps for it, by where they are; of weights nothing is kept here."""
+    """Bytes that autograd keeps for it, by address; without weights."""
     random_states: list[Tensor] = field(default_factory=list)
     buffers: list[Tensor] = field(default_factory=list)
 
@@ -84,15 +84,15 @@ def _bytes(tensors: Iterable[Tensor]) -> int:
 
 
 class StageModel:
-    """The layers of a stage, and what changes them.
+    """The layers of a stage, and their optimisers.
 
     Args:
-        layers: what it holds.
+        layers: the layers that it holds.
         optimizers: together for all of its parameters.
-        weights: which ones a backward pass uses.
-        recompute: whether a forward pass keeps its input alone.
-        slower: whether what comes late counts less: the learning rate is divided by 1 + the updates since.
-        memory_bytes: what it may use: no batch is taken in beside others for which there is no room.
+        weights: the weights that a backward pass uses.
+        recompute: whether a forward pass keeps only its input.
+        slower: whether late gradients count less: the learning rate is divided by 1 + the updates since.
+        memory_bytes: the memory that it may use: it takes another batch only if there is room.
     """
 
     def __init__(
@@ -118,12 +118,12 @@ class StageModel:
         self._trend = [torch.zeros_like(each) for each in self._parameters] if weights == "predict" else []
         self._memory_bytes = memory_bytes
         self._batch_bytes = 0
-        """What the largest batch so far has taken."""
+        """The size of the largest batch so far."""
         self.most_bytes = 0
-        """What it has used of its machine's memory, at most."""
+        """The most memory that it has used."""
         self.updates = 0
         self.staleness = 0
-        """Of the last backward pass: updates since its forward pass."""
+        """Updates between the last backward pass and its forward pass."""
 
     @property
     def device(self) -> torch.device:
@@ -135,18 +135,18 @@ class StageModel:
         return tuple(self._held)
 
     def shape_of(self, number: int) -> torch.Size | None:
-        """Of what a batch came to, if it is held."""
+        """The shape of a batch's outputs, if it is held."""
         return self._held[number].shape if number in self._held else None
 
     # Memory ---
 
     @property
     def used_bytes(self) -> int:
-        """Of memory: weights, gradients, what optimisers remember, weights of before, and what batches need."""
+        """Memory in use: weights, gradients, optimiser states, older weights, and the data of batches."""
         return self._used(self._held.values())
 
     def _used(self, batches: Collection[_Batch]) -> int:
-        """The same if these batches are here."""
+        """The memory in use with these batches."""
         states = [state for optimizer in self.optimizers for state in optimizer.state.values()]
         versions = {id(batch.version): batch.version.copies or () for batch in batches}
         tensors = [*self._parameters, *self.layers.buffers(), *self._trend]
@@ -160,8 +160,8 @@ class StageModel:
 
     @property
     def has_room(self) -> bool:
-        """Whether another batch may be taken in: it fits beside what is here, with the weights that it will meet; or
-        there is none here.
+        """Whether another batch may be taken: there is room for it and for the weights that it will need, or no other
+        batch is held.
         """
         weights = _bytes(self._parameters) if self._weights == "stash" else 0
         if not self._held or self._memory_bytes == math.inf:
@@ -169,7 +169,7 @@ class StageModel:
         return self.used_bytes + self._batch_bytes + weights <= self._memory_bytes
 
     def _look(self, batch: _Batch) -> None:
-        """What is used while a batch is here."""
+        """Updates the most memory used, with a batch."""
         self._batch_bytes = max(self._batch_bytes, self._bytes_of(batch))
         others = [each for each in self._held.values() if each is not batch]
         self.most_bytes = max(self.most_bytes, self._used([*others, batch]))
@@ -177,7 +177,7 @@ class StageModel:
     # Forward ---
 
     def forward(self, number: int, inputs: Tensor) -> Tensor:
-        """What a batch comes to, for the next stage."""
+        """The outputs of a batch, for the next stage."""
         outputs = self._forward(number, inputs).detach()
         self._held[number].shape = outputs.shape
         self._look(self._held[number])
@@ -204,7 +204,7 @@ class StageModel:
         return batch.outputs
 
     def _run(self, batch: _Batch) -> Tensor:
-        """A forward pass.  Of weights, autograd keeps names."""
+        """A forward pass.  Autograd saves references to weights."""
         places, weights = self._places, self._parameters if batch.leaves is None else batch.leaves
         if batch.leaves is not None:
             places = {each.untyped_storage().data_ptr(): index for index, each in enumerate(batch.leaves)}
@@ -232,17 +232,17 @@ class StageModel:
         return weight.as_strided(kept.size, kept.stride, weight.storage_offset() + kept.offset)
 
     def _expected(self) -> list[Tensor]:
-        """The weights as they will be by the time that a batch comes back, if updates go on as they were."""
+        """The predicted weights by the time that a batch comes back, if updates continue as before."""
         moved = zip(self._parameters, self._trend, strict=True)
         return [(each.detach() + self.staleness * trend).requires_grad_() for each, trend in moved]
 
     # Backward ---
 
     def backward(self, number: int, gradient: Tensor) -> Tensor | None:
-        """Leaves the gradients of a batch in the parameters.
+        """Adds the gradients of a batch to the parameters.
 
         Returns:
-            the gradient of what the batch was when it came; `None` for what has none.
+            the gradient of the batch's inputs; `None` if they have none.
         """
         batch = self._held.pop(number)
         self.staleness = self.updates - batch.updates
@@ -257,7 +257,7 @@ class StageModel:
         return batch.inputs.grad
 
     def _again(self, batch: _Batch) -> Tensor:
-        """The forward pass once more, with the weights that the backward pass uses."""
+        """Repeats the forward pass, with the weights that the backward pass uses."""
         now = [each.clone() for each in self.layers.buffers()]
         self._set_buffers(batch.buffers)
         devices = [batch.inputs.device] if batch.inputs.is_cuda else []
@@ -278,7 +278,7 @@ class StageModel:
             each.copy_(value)
 
     def give_up(self, number: int) -> None:
-        """A batch will not come back."""
+        """Drops a batch that will not come back."""
         batch = self._held.pop(number, None)
         if batch:
             self._release(batch)
@@ -291,7 +291,7 @@ class StageModel:
     # Both, and the update ---
 
     def learn(self, inputs: Tensor, loss: Callable[[Tensor], Tensor]) -> tuple[float, Tensor | None]:
-        """The last stage's forward and backward pass at once: the loss, and the gradient of what came."""
+        """The last stage's forward and backward pass at once: returns the loss, and the gradient of the inputs."""
         inputs = inputs.detach()
         if inputs.is_floating_point():
             inputs.requires_grad_()
@@ -303,7 +303,7 @@ class StageModel:
         return float(value.detach()), inputs.grad
 
     def evaluate(self, inputs: Tensor) -> Tensor:
-        """What inputs come to, as the model is: nothing is kept, and nothing is dropped out."""
+        """The outputs for inputs in evaluation mode; nothing is kept."""
         training = {module: module.training for module in self.layers.modules()}
         self.layers.eval()
         with torch.inference_mode():
@@ -313,7 +313,7 @@ class StageModel:
         return outputs
 
     def update(self) -> None:
-        """The optimisers' step, with the gradients that are there."""
+        """The optimisers' step, with the current gradients."""
         self.keep_versions()
         before = [each.detach().clone() for each in self._parameters] if self._trend else []
         factor = 1 / (1 + self.staleness) if self._slower else 1.0
@@ -330,17 +330,17 @@ class StageModel:
         self.updates += 1
 
     def keep_versions(self) -> None:
-        """To be called before weights are changed: batches that need them keep theirs."""
+        """Keeps copies of weights that batches still need; call it before weights change."""
         if self._version.users and self._weights == "stash":
             self._version.copies = [each.detach().clone() for each in self._parameters]
             self._version = _Version()
 
     def forget(self) -> None:
-        """Drops the gradients that are there."""
+        """Drops the current gradients."""
         for optimizer in self.optimizers:
             optimizer.zero_grad()
 
     @property
     def versions(self) -> int:
-        """How many versions of the weights there are, those of now included."""
+        """How many versions of the weights there are, with the current one."""
         return 1 + len({id(batch.version) for batch in self._held.values() if batch.version.copies is not None})

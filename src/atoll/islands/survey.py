@@ -1,6 +1,6 @@
-"""What is known of machines and of what lies between them, from the description of a network.
+"""Machines and the links between them, from the description of a network.
 
-A rate that changes counts with its mean.
+A rate that varies counts as its mean.
 """
 
 import itertools
@@ -21,13 +21,13 @@ __all__ = ["survey"]
 def survey(
     network: Network, layers: Sequence[Layer], *, batch: int, memory_bytes: float = math.inf
 ) -> tuple[tuple[Machine, ...], MachineLinks]:
-    """Machines and pairs of a network.
+    """The machines of a network, and the links between them.
 
     Args:
-        network: what is described.
-        layers: of the model that a node's declared step is about.
+        network: the description.
+        layers: the layers of the model that a node's declared step time is for.
         batch: samples of that step.
-        memory_bytes: of nodes that do not declare theirs.
+        memory_bytes: the memory of nodes that do not declare theirs.
     """
     step = (FORWARD + BACKWARD) * batch * sum(layer.flops for layer in layers)
     machines = tuple(
@@ -81,7 +81,7 @@ def _rate(way: Way) -> float:
 
 
 def _there(link: Link) -> float:
-    """The share of time that a link is there, as far as it is known from means."""
+    """The share of time that a link is up, as far as means tell."""
     if link.up_down:
         return link.up_down.up_s / (link.up_down.up_s + link.up_down.down_s)
     return 1.0

@@ -1,4 +1,4 @@
-"""Tensors as they travel between the stages of an island."""
+"""Encoding of tensors between the stages of an island."""
 
 import math
 
@@ -13,7 +13,7 @@ __all__ = ["pack_tensors", "read_tensors", "unpack_tensors"]
 
 
 def pack_tensors(values: Tensor, wire: Codec, key: int) -> dict[str, Tensor]:
-    """Values as they travel: numbers that are no fractions as they are, others as a codec writes them."""
+    """Packs a tensor: a codec encodes floating-point values, others are sent as they are."""
     values = values.detach()
     if not values.is_floating_point():
         return {"whole": values.cpu().contiguous()}
@@ -23,7 +23,7 @@ def pack_tensors(values: Tensor, wire: Codec, key: int) -> dict[str, Tensor]:
 
 
 def unpack_tensors(tensors: dict[str, Tensor], wire: Codec, key: int) -> Tensor:
-    """What `pack_tensors` packed; `ValueError` if it is not that."""
+    """Unpacks the output of `pack_tensors`; raises `ValueError` if it is malformed."""
     if "whole" in tensors:
         return tensors["whole"]
     shape = [int(size) for size in tensors["shape"]]
@@ -38,7 +38,7 @@ def unpack_tensors(tensors: dict[str, Tensor], wire: Codec, key: int) -> Tensor:
 
 
 def read_tensors(body: bytes | memoryview) -> dict[str, Tensor]:
-    """What a message brings: numbers alone (safetensors), no code can come with them; `ValueError` if it is none."""
+    """Reads the tensors of a message (safetensors: no code in it); raises `ValueError` if it is malformed."""
     try:
         return safetensors.torch.load(bytes(body))
     except safetensors.SafetensorError as error:
