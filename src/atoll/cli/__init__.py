@@ -1,6 +1,6 @@
 """The command line: one file for each command.
 
-What a user got wrong is told in one line on standard error, with exit status 2.
+A user's mistake is reported in one line on standard error, with exit status 2.
 """
 
 import importlib
@@ -20,7 +20,7 @@ for _module in pkgutil.iter_modules(__path__):  # commands register themselves
 
 
 def main() -> None:
-    """What the `atoll` command runs."""
+    """The entry point of the `atoll` command."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace", line_buffering=True)  # a character that cannot be shown is replaced
@@ -30,7 +30,7 @@ def main() -> None:
         _complain(str(error))
     except typer.Abort:
         sys.exit(130)
-    except Exception as error:  # the command line's own complaints have no public base class
+    except Exception as error:  # the command line's own errors have no public base class
         tell = getattr(error, "format_message", None)
         if tell is None:
             raise
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def _with_script(arguments: list[str]) -> list[str]:
-    """What follows a script's name is the script's, however it looks."""
+    """Passes everything after a script's name to the script."""
     for place, argument in enumerate(arguments):
         if argument == "--":
             break
@@ -50,6 +50,6 @@ def _with_script(arguments: list[str]) -> list[str]:
 
 
 def _complain(message: str) -> None:
-    """One line on standard error, and status 2."""
+    """Prints one line on standard error, and exits with status 2."""
     print("atoll:", " ".join(message.split()), file=sys.stderr)  # noqa: T201 - no markup, no wrapping
     sys.exit(2)

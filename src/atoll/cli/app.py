@@ -1,6 +1,6 @@
-"""The `atoll` command, and the options that several of its commands have.
+"""The `atoll` command, and the options that several of its commands share.
 
-Commands import what they need when they run: torch takes seconds to load, and looking at a network should not.
+Commands import their modules when they run: torch takes seconds to load, and some commands do not need it.
 """
 
 from pathlib import Path

@@ -86,7 +86,7 @@ def compare(
 def _config(
     network: str, script: list[str] | None, *, task: str, faults: Path | None, world: str, **more: Any
 ) -> "RunConfig":
-    """What options say.  What stands where the network is expected may be a script already."""
+    """The configuration from the options.  A script may stand in the place of the network."""
     from atoll.config import RunConfig
 
     if network.endswith(".py"):
@@ -97,7 +97,7 @@ def _config(
         task=Path(script[0]).name if script else task,
         script=tuple(script or ()),
         faults=load_faults(faults, net.node_names) if faults else (),
-        world=world,  # type: ignore[arg-type]  # it refuses what it is not
+        world=world,  # type: ignore[arg-type]  # it checks the value itself
         **more,
     )
 
@@ -117,7 +117,7 @@ def _compare(plan: "ComparisonPlan", out: Path, *, jobs: int, json_file: Path | 
         console.print(f"Stopped. {kept} finished runs are kept in {traces}; `atoll report {out}` shows them.")
         if plan.base.checkpoints:
             where = plan.base.checkpoints
-            console.print(f"The same command with --resume goes on from the last checkpoint in {where}.")
+            console.print(f"The same command with --resume resumes from the last checkpoint in {where}.")
         raise typer.Exit(130) from None
     console.print(comparison_table(found))
     if json_file:
@@ -168,7 +168,7 @@ def run(
     ] = None,
     out: Out = Path("report"),
 ) -> None:
-    """Train once, in simulation or on an emulated network, and show it as it goes.
+    """Train once, in simulation or on an emulated network, and show the progress.
 
     Every run writes its configuration beside its trace; `atoll run FILE` repeats it.
     """

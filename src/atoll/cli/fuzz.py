@@ -25,7 +25,7 @@ def fuzz(
     *,
     islands: Annotated[bool, typer.Option("--islands", help="Test islands: models split over several nodes.")] = False,
 ) -> None:
-    """Run strategies under random faults, in simulation, and look whether what must always hold does hold."""
+    """Run strategies under random faults, in simulation, and check that invariants hold."""
     from rich.progress import Progress
 
     from atoll.fuzz import STRATEGIES, Failure, fuzz, minimise

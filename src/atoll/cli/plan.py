@@ -1,4 +1,4 @@
-"""`atoll plan`: who should hold which layers of a model."""
+"""`atoll plan`: which nodes should hold which layers of a model."""
 
 import dataclasses
 from pathlib import Path
@@ -33,7 +33,7 @@ def plan(
     seed: Annotated[int, typer.Option(help="Random seed of the search.")] = 0,
     out: Annotated[Path, typer.Option("--out", help="File for the picture.")] = Path("plan.png"),
 ) -> None:
-    """Find out who should hold which layers of a model: islands, stages, memory, and how fast that will be."""
+    """Plan which nodes should hold which layers of a model: islands, stages, memory, and the expected speed."""
     from atoll.islands import Averaging, Costs
     from atoll.islands.layout import survey_task
     from atoll.islands.settings import parse_islands
@@ -51,7 +51,7 @@ def plan(
         settings = dataclasses.replace(settings, memory=parse_size(node_memory or "4GB", "--node-memory"))
     unsaid = [each.name for each in net.nodes if each.memory_bytes is None]
     if unsaid and model_memory and not node_memory:
-        console.print(f"{len(unsaid)} nodes do not say what memory they have: taken as 4 GB (--node-memory)")
+        console.print(f"{len(unsaid)} nodes do not declare their memory: assuming 4 GB (--node-memory)")
     survey = survey_task(net, load_task(task, data), settings)
     if model_memory:
         survey = survey.scaled(parse_size(model_memory, "--model-memory"))

@@ -1,4 +1,4 @@
-"""`atoll probe`: ask a run what it has measured of its links."""
+"""`atoll probe`: show the link measurements of a run."""
 
 from pathlib import Path
 from typing import Annotated
@@ -17,7 +17,7 @@ def probe(
     invitation: Annotated[str, typer.Argument(help="An invitation to the run.")],
     save: Annotated[Path | None, typer.Option("--save", help="Write the network to this file (TOML).")] = None,
 ) -> None:
-    """Ask a run what its nodes have measured of their links; the network can be simulated later."""
+    """Show the link measurements of a run's nodes, as a network that can be simulated later."""
     from atoll.report.probe import network_of, probe_run
 
     report = probe_run(invitation)

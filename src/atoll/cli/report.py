@@ -1,4 +1,4 @@
-"""`atoll report`: the table and the page again, from traces alone."""
+"""`atoll report`: make the table and the page again, from traces alone."""
 
 from pathlib import Path
 from typing import Annotated
