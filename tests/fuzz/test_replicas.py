@@ -36,4 +36,4 @@ def test_an_exchange_that_makes_a_model_worse_is_a_loss() -> None:
 
     Simulation(NET).run(program)
     (what,) = witness.complaints
-    assert what.startswith("0: an exchange at 0.0 s has made the model worse: 100"), "the second is no worse than that"
+    assert what.startswith("0: an exchange at 0.0 s made the model worse: 100"), "the second is no worse than that"

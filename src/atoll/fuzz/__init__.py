@@ -1,4 +1,4 @@
-"""Random faults, and whether what must always hold does hold: of replicas (`run`) and of islands (`islands`)."""
+"""Random faults, and checks of invariants: of replicas (`run`) and of islands (`islands`)."""
 
 from atoll.fuzz.cases import STRATEGIES, Case, Failure, draw_case
 from atoll.fuzz.replicas import Numbers

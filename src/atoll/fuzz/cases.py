@@ -1,4 +1,4 @@
-"""What is fuzzed: a seed draws a network, a strategy, a script of faults, and how the run begins."""
+"""Cases of the fuzzer: a seed draws a network, a strategy, a fault script, and how the run begins."""
 
 import math
 import random
@@ -12,9 +12,9 @@ from atoll.world.faults import MESSAGE_KINDS, Fault
 __all__ = ["END_S", "STRATEGIES", "TROUBLE_S", "Case", "Failure", "draw_case"]
 
 TROUBLE_S, END_S = 60.0, 120.0
-"""All faults but crashes for good end a minute before the run does."""
+"""All faults but permanent crashes end a minute before the run does."""
 SMALL, LARGE = 300, 20_000
-"""Values of a model; a large one takes seconds to hand over on the slowest links."""
+"""Values of a model; a large one takes seconds to transfer on the slowest links."""
 
 STRATEGIES = (
     "allreduce:every=2",
@@ -50,18 +50,18 @@ STRATEGIES = (
 
 @dataclass(frozen=True)
 class Case:
-    """What is run."""
+    """One run of the fuzzer."""
 
     seed: int
     network: str
-    """As TOML."""
+    """The network as TOML."""
     strategy: str
     faults: tuple[Fault, ...]
     islands: bool = False
-    """Whether nodes hold a model together."""
+    """Whether several nodes hold one model together."""
     joins: bool = False
-    """Whether the first node begins the run and the others join it, each with a model of its own, as machines do over
-    real links; else all begin together and alike.
+    """Whether the first node begins the run and the others join it, each with a model of its own, as over real links;
+    otherwise all begin together with the same model.
     """
     size: int = SMALL
     """How many values a model has."""
@@ -76,14 +76,14 @@ class Case:
         return "\n".join(fault.as_toml() for fault in self.faults)
 
     def without(self, number: int) -> "Case":
-        """The same with one fault less."""
+        """The same case without one fault."""
         left = (*self.faults[:number], *self.faults[number + 1 :])
         return replace(self, faults=left)
 
 
 @dataclass(frozen=True)
 class Failure:
-    """What did not hold."""
+    """A case, and the invariant that did not hold."""
 
     case: Case
     what: str
@@ -114,7 +114,7 @@ def draw_case(seed: int, strategies: Iterable[str] = STRATEGIES, *, islands: boo
 
 
 def _draw_join(draw: random.Random, names: list[str], name: str) -> list[Fault]:
-    """A node begins later than the first, and its link to another may break while it is handed the model."""
+    """A node that joins after the first, and whose link to another may break while it receives the model."""
     at = round(draw.uniform(1, TROUBLE_S - 20), 2)
     found = [Fault("crash", 0.0, at, (name,))]
     if draw.random() < 0.5:

@@ -1,4 +1,4 @@
-"""What must always hold of a run, whatever happens to its nodes and links."""
+"""Invariants of a run, whatever happens to its nodes and links."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -15,12 +15,12 @@ from atoll.world import Simulation
 __all__ = ["INVARIANTS", "Ended"]
 
 FIRST_WAIT_S, LEAST_WAIT_S = 30.0, 2.0
-"""What is promised of waiting; written down here once more, so that the promise is checked and not the code."""
+"""The promised bounds of waiting, repeated here so that the promise is checked and not the code."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """A run that is over."""
+    """A run that has ended."""
 
     case: Case
     simulation: Simulation
@@ -29,7 +29,7 @@ class Ended:
     background: dict[str, int]
     """How many tasks each node had running when it ended."""
     queues: dict[str, int]
-    """How many transfers there were then."""
+    """How many transfers were in flight then."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -65,14 +65,14 @@ def _takers_of_a_round_hold_the_same(run: Ended) -> Iterator[str]:
             digests[exchange.name].add(exchange.digest)
     for name, found in digests.items():
         if len(found) > 1:
-            yield f"{name}: those who took it hold {len(found)} different models"
+            yield f"{name}: its takers hold {len(found)} different models"
 
 
 def _work_was_done(run: Ended) -> Iterator[str]:
     for name in run.live:
         for counted, other in zip(run.witness.replicas[name].work, run.names, strict=True):
             if counted > run.witness.done[other]:
-                yield f"{name} counts {counted} steps of {other}, who did {run.witness.done[other]}"
+                yield f"{name} counts {counted} steps of {other}, which did {run.witness.done[other]}"
 
 
 def _nothing_learned_is_lost(run: Ended) -> Iterator[str]:
@@ -86,12 +86,12 @@ def _models_are_finite(run: Ended) -> Iterator[str]:
 
 
 def _buffers_are_means(run: Ended) -> Iterator[str]:
-    """What each node's are drawn to lies between 1 and the number of nodes, and so does every mean of them."""
+    """Each node's buffers tend to a value between 1 and the number of nodes, so every mean of them is in that range."""
     least, most = np.float32(0.999), np.float32(1.001 * len(run.names))
     for name in run.live:
         up, down = run.witness.replicas[name].buffers
         if not (least <= up <= most and least <= -down <= most):
-            yield f"{name}: the buffers are {up}, {down}, and no mean of what nodes have"
+            yield f"{name}: the buffers are {up}, {down}, which are not a mean of the nodes' buffers"
 
 
 def _all_meet_again(run: Ended) -> Iterator[str]:
@@ -100,13 +100,13 @@ def _all_meet_again(run: Ended) -> Iterator[str]:
     late = [exchange for exchange in run.witness.exchanged if exchange.at > END_S - 25]
     silent = [name for name in run.live if not any(exchange.node == name for exchange in late)]
     if silent and not run.case.strategy.startswith(("none", "fda", "selsync")):
-        yield f"{', '.join(silent)}: no exchange in the last 25 s, though all is well"
+        yield f"{', '.join(silent)}: no exchange in the last 25 s, though no fault is left"
     if any(exchange.name.startswith("round") for exchange in late):
         views = {run.witness.replicas[name].group.view for name in run.live}
         if len(views) > 1:
             yield f"different views at the end: {', '.join(sorted(view.name for view in views))}"
         elif set(next(iter(views)).members) != set(run.live):
-            yield f"the last view is of {', '.join(next(iter(views)).members)}, and here are {', '.join(run.live)}"
+            yield f"the last view is of {', '.join(next(iter(views)).members)}, but live are {', '.join(run.live)}"
 
 
 def _mass_is_conserved(run: Ended) -> Iterator[str]:
@@ -115,7 +115,7 @@ def _mass_is_conserved(run: Ended) -> Iterator[str]:
         return
     here, under_way = sum(talk.mass for talk in talks), sum(talk.mass_under_way for talk in talks)
     if not here - 1e-6 <= len(talks) <= here + under_way + 1e-6:
-        yield f"the mass of {len(talks)} nodes is {here:.4f}, and {under_way:.4f} under way"
+        yield f"the mass of {len(talks)} nodes is {here:.4f}, and {under_way:.4f} in flight"
 
 
 def _nothing_piles_up(run: Ended) -> Iterator[str]:
@@ -123,13 +123,13 @@ def _nothing_piles_up(run: Ended) -> Iterator[str]:
     for name, world in run.simulation.worlds.items():
         left = world.messages_left()
         if left > most:
-            yield f"{name}: {left} messages are left that nobody takes"
+            yield f"{name}: {left} messages are left that nobody receives"
     for name, tasks in run.background.items():
         if tasks > most:
             yield f"{name}: {tasks} tasks are running"
     transfers = max(run.queues.values(), default=0)
     if transfers > most * len(run.names):
-        yield f"{transfers} transfers are under way"
+        yield f"{transfers} transfers are in flight"
 
 
 INVARIANTS = (

@@ -1,14 +1,14 @@
-"""Islands under random faults: what must always hold.
+"""Islands under random faults, and their invariants.
 
-A few nodes, none of which can hold the model, form islands and train it while the faults of a case are done to them.
-All faults but crashes for good end a while before the run does.  What must hold:
+A few nodes, none of which can hold the model, form islands and train it under the faults of a case.  All faults but
+permanent crashes end some time before the run does.  The invariants:
 
 * nothing raises;
-* islands that no fault touches go on: no stage of theirs is idle for longer than two seconds;
+* islands without a fault continue: no stage of theirs is idle for longer than two seconds;
 * models stay finite, and no stage keeps more batches or weights than it may;
-* when all is well again, all live nodes are in one view and have worked out the same plan, everybody who has a seat in
-  it is at work, and islands exchange;
-* nothing piles up: messages that nobody takes, transfers.
+* after all faults, all live nodes are in one view and have computed the same plan, every node with a seat in it
+  works, and islands exchange;
+* nothing piles up: messages that nobody receives, transfers.
 """
 
 import dataclasses
@@ -47,11 +47,11 @@ ISLAND_STRATEGIES = (
     "none",
 )
 LONGEST_S = 2.0
-"""What is promised of idleness; written down here once more, so that the promise is checked and not the code."""
+"""The promised bound of idle time, repeated here so that the promise is checked and not the code."""
 WELL_S = 20.0
-"""How long before the end all must be well."""
+"""The time before the end by which all nodes must have recovered."""
 MEMORY = (2400, 2800)
-"""Of nodes, in bytes, in one case and in the next; the model takes 4 kB in one piece."""
+"""The memory of nodes in bytes, alternating between cases; the whole model takes 4 kB."""
 
 
 @cache
@@ -79,7 +79,7 @@ def _model() -> nn.Sequential:
 
 
 class _Witness:
-    """Sees every event."""
+    """Collects events for the checks."""
 
     def __init__(self) -> None:
         self.computed: dict[str, list[Computed]] = defaultdict(list)
@@ -102,8 +102,8 @@ class _Witness:
 
 
 def check_islands(net: Network, seed: int, strategy: str, faults: tuple[Fault, ...], end_s: float) -> str | None:
-    """Runs a case and says what did not hold, if anything."""
-    torch.set_num_threads(1)  # cases are many processes on few cores, and tensors of a few numbers
+    """Runs a case and returns the first invariant that did not hold, if any."""
+    torch.set_num_threads(1)  # many processes on few cores, and small tensors
     task, witness = _task(), _Witness()
     net = dataclasses.replace(
         net, nodes=tuple(dataclasses.replace(node, memory_bytes=MEMORY[seed % 2]) for node in net.nodes)
@@ -127,7 +127,7 @@ def check_islands(net: Network, seed: int, strategy: str, faults: tuple[Fault, .
     try:
         with torch.random.fork_rng():
             simulation.run(program, limit_s=end_s)
-    except Exception as error:  # noqa: BLE001 - whatever it is, it should not be
+    except Exception as error:  # noqa: BLE001 - any error is a failure
         return f"{type(error).__name__}: {error}"
     ended = _Ended(net, layout, faults, strategy, end_s, simulation, witness, nodes)
     return next((found for look in _INVARIANTS for found in look(ended)), None)
@@ -135,7 +135,7 @@ def check_islands(net: Network, seed: int, strategy: str, faults: tuple[Fault, .
 
 @dataclasses.dataclass(frozen=True)
 class _Ended:
-    """A run that is over."""
+    """A run that has ended."""
 
     net: Network
     layout: Layout
@@ -152,7 +152,7 @@ class _Ended:
 
     @property
     def slack_s(self) -> float:
-        """What a pass may take."""
+        """The longest time of a pass."""
         return 2 * max(node.step_s for node in self.net.nodes)
 
 
@@ -161,9 +161,9 @@ def _untouched_islands_go_on(run: _Ended) -> Iterator[str]:
     touched |= {name for fault in run.faults for pair in fault.pairs for name in pair}
     for order in run.layout.islands.values():
         if touched & set(order) or any(run.witness.seats[name] > 1 for name in order):
-            continue  # a fault met it, or it was made anew to take somebody in
+            continue  # a fault affected it, or it was formed again to admit a node
         if "overlap" not in run.strategy and run.strategy != "none":
-            continue  # waiting for others is what such strategies do
+            continue  # such strategies wait for others
         for name in order:
             passes = run.witness.computed[name]
             full = [each for each in passes if each.at > 10]
@@ -190,7 +190,7 @@ def _all_is_well_again(run: _Ended) -> Iterator[str]:
         yield f"different views at the end: {', '.join(sorted(view.name for view in views))}"
         return
     if set(next(iter(views)).members) != set(run.live):
-        yield f"the last view is of {', '.join(next(iter(views)).members)}, and here are {', '.join(run.live)}"
+        yield f"the last view is of {', '.join(next(iter(views)).members)}, but live are {', '.join(run.live)}"
     plans = {tuple(sorted(run.nodes[name].seats.items())) for name in run.live}
     if len({str(plan) for plan in plans}) > 1:
         yield "nodes of one view have different plans"
@@ -199,7 +199,7 @@ def _all_is_well_again(run: _Ended) -> Iterator[str]:
     for name in seats:
         passes = run.witness.computed[name]
         if not passes or passes[-1].at < run.end_s - LONGEST_S - 2 * run.slack_s:
-            yield f"{name} has a seat, and did nothing after {passes[-1].at if passes else math.nan:.1f} s"
+            yield f"{name} has a seat, but did nothing after {passes[-1].at if passes else math.nan:.1f} s"
     islands = {seat.island for seat in seats.values()}
     late = [event for event in run.witness.exchanged if event.at > run.end_s - WELL_S]
     if len(islands) > 1 and run.strategy != "none" and not late:
@@ -211,10 +211,10 @@ def _nothing_piles_up(run: _Ended) -> Iterator[str]:
     for name in run.live:
         left = run.simulation.worlds[name].messages_left()
         if left > most:
-            yield f"{name}: {left} messages are left that nobody takes"
+            yield f"{name}: {left} messages are left that nobody receives"
     transfers = sum(len(connection.queue) for connection in run.simulation.links.busy)
     if transfers > most:
-        yield f"{transfers} transfers are under way"
+        yield f"{transfers} transfers are in flight"
 
 
 _INVARIANTS = (_untouched_islands_go_on, _bounds_hold, _all_is_well_again, _nothing_piles_up)

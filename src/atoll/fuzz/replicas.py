@@ -1,5 +1,5 @@
-"""Nodes for the fuzzer: models without torch, a world in which machines join as they do over real links, and somebody
-who sees every event.
+"""Nodes for the fuzzer: models without torch, a world that machines join as over real links, and a collector of
+events.
 """
 
 from collections import Counter
@@ -19,9 +19,9 @@ from atoll.world.sim.world import SimWorld
 __all__ = ["Drawn", "Joining", "Numbers", "Witness"]
 
 WORSE, SLACK = 2.0, 3.0
-"""An exchange may make a model worse than any before by so much: outer optimisers overshoot, codecs are lossy."""
+"""How much worse than any before an exchange may make a model: outer optimisers overshoot, codecs are lossy."""
 SPREAD = np.float32(30)
-"""How far apart models begin that have nothing in common, where the places that nodes are drawn to are 1 apart."""
+"""The distance between unrelated initial models; the optima of nodes are about 1 apart."""
 
 
 class Numbers:
@@ -58,10 +58,10 @@ class Numbers:
         return b""
 
     def borrow(self, examples: bytes) -> None:
-        """It has none of its own either."""
+        """Does nothing: it has no examples."""
 
     def scale_batch(self, factor: float) -> None:
-        """Nor batches."""
+        """Does nothing: it has no batches."""
 
     def include(self, work: Work) -> None:
         np.maximum(self.work, work, out=self.work)
@@ -82,7 +82,7 @@ class Numbers:
 
 
 class Joining(Scoped):
-    """A machine of a run that machines join as they like: the first one begins it, and all of them are late."""
+    """A node of a run that machines join at any time: the first one begins it, and all of them are late."""
 
     __slots__ = ("_founds",)
 
@@ -96,15 +96,15 @@ class Joining(Scoped):
 
 
 class Drawn(Numbers):
-    """Every node is drawn to a place of its own; what all of them want together is the middle of these.
+    """A model with a different optimum on every node; the optimum of all together is their mean.
 
     Args:
-        world: where the node is.
+        world: the node's world.
         members: all nodes of the run.
-        seed: of the case.
+        seed: the seed of the case.
         size: how many values the model has.
-        apart: whether it begins with a model of its own.
-        witness: who is told of what should not have been.
+        apart: whether it begins with a different model on each node.
+        witness: collects violations.
     """
 
     def __init__(
@@ -123,8 +123,8 @@ class Drawn(Numbers):
         """Samples that its model included when its view began."""
         self.cost = 1.0
         self.before_merge = 0.0, self.holds
-        """How far away the worst of those who hold the run's model was before its last exchange, and whether it was
-        one of them.
+        """The largest distance among the holders of the run's model before its last exchange, and whether it was one of
+        them.
         """
 
     def compute_gradient(self) -> None:
@@ -141,7 +141,7 @@ class Drawn(Numbers):
 
     @property
     def distance(self) -> float:
-        """From what all want together."""
+        """The distance from the optimum of all nodes together."""
         return float(np.sqrt(np.square(self.values - self._middle, dtype=np.float64).mean()))
 
     def take_over(self, work: Work, memory: Saved, steps: int) -> None:
@@ -160,7 +160,7 @@ def _draw(seed: int, what: str, name: str, size: int) -> Vector:
 
 
 class Witness:
-    """Sees every event."""
+    """Collects events for the checks."""
 
     def __init__(self) -> None:
         self.exchanged: list[Exchanged] = []
@@ -169,21 +169,21 @@ class Witness:
         self.done: Counter[str] = Counter()
         """How many gradients each node has computed."""
         self.complaints: list[str] = []
-        """What was lost."""
+        """Violations: work that was lost."""
 
     def worst_distance(self) -> float:
-        """Of those who hold the run's model."""
+        """The largest distance among the holders of the run's model."""
         return max((each.distance for each in self.replicas.values() if each.holds), default=0.0)
 
     def merged(self, replica: Drawn) -> None:
-        """An exchange has changed a model: it may not be much further away than the worst was before."""
+        """Checks a model after an exchange: it may not be much further away than the worst was before."""
         before, held = replica.before_merge
-        if not held:  # where nothing is handed over, who has merged what others pushed is one of them
+        if not held:  # without handovers, a node that has merged a push of others holds it too
             replica.holds = replica.holds or replica.group.view.number == 0
         elif replica.distance > WORSE * before + SLACK:
             self.complaints.append(
-                f"{replica.world.name}: an exchange at {replica.world.now:.1f} s has made the model worse: "
-                f"{replica.distance:.1f} from where it should be, and before that {before:.1f} at most"
+                f"{replica.world.name}: an exchange at {replica.world.now:.1f} s made the model worse: "
+                f"{replica.distance:.1f} from the optimum, at most {before:.1f} before"
             )
 
     def record(self, event: Event) -> None:

@@ -1,19 +1,19 @@
-"""Runs strategies under random faults and looks whether what must always hold does hold.
+"""Runs strategies under random faults and checks invariants.
 
 A seed draws a network, a strategy and a fault script.  Nodes run the real strategy in the simulated world on a model of
-a few hundred numbers, so a run takes a fraction of a second.  What must hold (`holds`):
+a few hundred numbers, so a run takes a fraction of a second.  The invariants (`holds`):
 
 * no step waits beyond its bound;
-* all who took the result of a round hold the same bytes;
-* nobody counts work that was not done;
-* nothing learned is lost: who held the run's model is never handed one that includes fewer samples, and no exchange
-  makes its model much worse than the worst of those who hold it;
+* all nodes that took the result of a round hold the same bytes;
+* no node counts work that was not done;
+* nothing learned is lost: a holder of the run's model never receives one that includes fewer samples, and no exchange
+  makes its model much worse than the worst model of all holders;
 * push-sum's mass is conserved;
-* models stay finite, and buffers are means of what nodes have;
-* when all is well again, all live nodes are in one view and exchange;
-* nothing piles up: messages that nobody takes, transfers, tasks.
+* models stay finite, and buffers are means of the nodes' buffers;
+* after all faults, all live nodes are in one view and exchange;
+* nothing piles up: messages that nobody receives, transfers, tasks.
 
-A failure is made smaller by leaving out faults, and printed with the command that runs it again.
+A failure is minimised by leaving out faults, and printed with the command that repeats it.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ __all__ = ["check", "fuzz", "minimise"]
 
 
 def check(case: Case) -> str | None:
-    """Runs a case and says what did not hold, if anything."""
+    """Runs a case and returns the first invariant that did not hold, if any."""
     if case.islands:
         return check_islands(case.net, case.seed, case.strategy, case.faults, END_S)
     net, witness = case.net, Witness()
@@ -65,14 +65,14 @@ def check(case: Case) -> str | None:
     simulation = Simulation(net, seed=case.seed, physics=Physics(), trace=witness, faults=case.faults)
     try:
         simulation.run(program, limit_s=END_S + 60)
-    except Exception as error:  # noqa: BLE001 - whatever it is, it should not be
+    except Exception as error:  # noqa: BLE001 - any error is a failure
         return f"{type(error).__name__}: {error}"
     ended = Ended(case, simulation, witness, talks, background, queues)
     return next((found for look in INVARIANTS for found in look(ended)), None)
 
 
 def minimise(failure: Failure) -> Failure:
-    """The same failure, or another one, with as few faults as it takes."""
+    """The same failure, or another one, with as few faults as possible."""
     found = failure
     number = 0
     while number < len(found.case.faults):
@@ -88,7 +88,7 @@ def minimise(failure: Failure) -> Failure:
 def fuzz(
     seeds: Iterable[int], strategies: tuple[str, ...] = STRATEGIES, *, jobs: int = 1, islands: bool = False
 ) -> Generator[Failure | Case | None, None, None]:
-    """Runs the cases of some seeds, as they get done: those that went well, and what failed.  In between `None`, so
+    """Runs the cases of some seeds and yields each when it is done, or its failure.  In between it yields `None`, so
     that progress can be shown.
     """
     with closing(do_all(check, (draw_case(seed, strategies, islands=islands) for seed in seeds), jobs=jobs)) as cases:
