@@ -1,4 +1,4 @@
-"""The events of a run, as types: what a trace is made of.
+"""The types of events in a trace.
 
 A new kind of event is a new frozen dataclass that derives from `Event`, and a row in docs/traces.md; nothing else
 changes.  A field that is added to a kind has a default, so that older traces can be read.
@@ -54,7 +54,7 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunStarted(Event):
-    """The first event: what runs, where, and from which seed."""
+    """The first event: the version, the world, the network and the seed."""
 
     atoll: str
     """Version of Atoll."""
@@ -65,7 +65,7 @@ class RunStarted(Event):
     links: tuple[str, ...]
     seed: int
     run: str = ""
-    """Which run it is, over real links: the traces of its nodes have it in common."""
+    """The id of the run, over real links: the same in the traces of all its nodes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,14 +81,14 @@ class FaultChanged(Event):
     """A fault of the run's script began or ended."""
 
     fault: str
-    """Its kind, and whom it is about."""
+    """Its kind, and the nodes that it affects."""
     nodes: tuple[str, ...]
-    """The nodes that are gone, slow or stand still."""
+    """The nodes that are down, slow or frozen."""
     on: bool
 
     @property
     def is_crash(self) -> bool:
-        """Whether nodes have crashed, or come back."""
+        """Whether nodes have crashed, or restarted."""
         return self.fault.split()[0] == "crash"
 
 
@@ -103,15 +103,15 @@ class ReachChanged(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WayMeasured(Event):
-    """What a node knows of its way to a peer that it reaches; recorded every few seconds over real links."""
+    """A node's measurement of its route to a reachable peer; recorded every few seconds over real links."""
 
     node: str
     peer: str
     via: str
-    """Who hands on what they say to each other; empty where nobody has to."""
+    """The node that relays their messages; empty for a direct link."""
     round_trip_s: float
     rate: float
-    """Bytes a second that bulk gets; 0 where there was none."""
+    """Bytes a second of bulk messages; 0 if there were none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,7 +125,7 @@ class ViewChanged(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Joined(Event):
-    """A node that had no agreement in common with the others was handed what they hold."""
+    """A node that had no agreement in common with the others received their state."""
 
     node: str
     view: str
@@ -139,7 +139,7 @@ class Transferred(Event):
     receiver: str
     channel: str
     bytes: int
-    """All of it: body, head and frame."""
+    """The whole size: body, head and frame."""
     since: float
     """When it was handed to the transport."""
     began: float
@@ -148,7 +148,7 @@ class Transferred(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Computed(Event):
-    """A node finished a piece of computing."""
+    """A node finished a computation."""
 
     node: str
     since: float
@@ -157,12 +157,12 @@ class Computed(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingStarted(Event):
-    """What is trained, and how."""
+    """The task, the strategy and the target of a run."""
 
     task: str
     strategy: str
     role: str
-    """`strategy`; `ideal`: what all are compared with; `perfect`: a strategy on links that cost nothing."""
+    """`strategy`; `ideal`: the reference for all; `perfect`: a strategy on links that cost nothing."""
     shards: str
     target: float
     rising: bool
@@ -170,7 +170,7 @@ class TrainingStarted(Event):
     parameters: int
 
     def reached(self, measure: float) -> bool:
-        """Whether a measure is the target, or better."""
+        """Whether a measure is as good as the target, or better."""
         return measure >= self.target if self.rising else measure <= self.target
 
 
@@ -188,7 +188,7 @@ class Tested(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MeanTested(Event):
-    """The mean of all replicas was tested (in simulation, where somebody can see all of them)."""
+    """The mean of all replicas was tested (only in simulation)."""
 
     measure: float
 
@@ -203,7 +203,7 @@ class FinalTested(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ContributionRefused(Event):
-    """A node did not send its contribution to an exchange, or refused another's, whom `why` names."""
+    """A node did not send its contribution to an exchange, or refused that of the node that `why` names."""
 
     node: str
     name: str
@@ -212,7 +212,7 @@ class ContributionRefused(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EpochEnded(Event):
-    """A node has gone through its shard once more, and so many different examples of it were used."""
+    """A node has finished one more pass over its shard, with this many different examples."""
 
     node: str
     epoch: int
@@ -222,8 +222,8 @@ class EpochEnded(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DataUsed(Event):
-    """What a run has made of the training examples: how many there are and how many were ever used; how often one was
-    used at least, on average and at most.
+    """How a run has used the training examples: how many there are and how many were ever used; the least, mean and
+    greatest number of uses of an example.
     """
 
     examples: int
@@ -243,17 +243,17 @@ class ExamplesUsed(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckpointSaved(Event):
-    """Every node has saved where it stands; a run that is resumed goes on from here."""
+    """Every node has saved its state; a resumed run continues from here."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Emulated(Event):
-    """How well the network of an emulated run was emulated: packets, the share that came late and by how much at most,
-    the switch's share of a core, and whether the run is to be believed.
+    """The quality of an emulated network: packets, the share that came late and the latest one, the switch's share of a
+    core, and whether the run is valid.
     """
 
     by: str
-    """How nodes were joined: `tun`, `veth`, or `proxy`, with which outages are kinder than real ones."""
+    """How nodes were joined: `tun`, `veth`, or `proxy`, with which outages are milder than real ones."""
     packets: int
     late_share: float
     latest_s: float
@@ -263,7 +263,7 @@ class Emulated(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MessageRefused(Event):
-    """What arrived at a node was not what its sender had sent; it is sent again."""
+    """A node refused a message that was malformed, damaged or never received; or, over real links, a connection."""
 
     node: str
     sender: str
@@ -273,7 +273,7 @@ class MessageRefused(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Planned(Event):
-    """A node decided how an exchange is to go: which way, how much of the update, and how long that should take."""
+    """A node planned an exchange: its route, the share of the update that is sent, and the expected time."""
 
     node: str
     name: str
@@ -281,7 +281,7 @@ class Planned(Event):
     ratio: float
     seconds: float
     why: str
-    """`first`, `gain` or `links` where the decision is another one than before."""
+    """`first`, `gain` or `links` if the decision has changed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -294,14 +294,14 @@ class Exchanged(Event):
     since: float
     members: int
     late: bool
-    """Whether the node had trained on meanwhile, so that the result was a correction."""
+    """Whether the node continued to train meanwhile, so that the result was a correction."""
     digest: str = ""
-    """Of what was agreed on: the same for all who took this result.  Empty where nothing is agreed on."""
+    """The digest of the result: the same for all nodes that took it.  Empty if nothing was agreed on."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Waited(Event):
-    """A node's training stood still."""
+    """A node's training waited."""
 
     node: str
     since: float
@@ -310,7 +310,7 @@ class Waited(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EventsLost(Event):
-    """A node could not write its trace for a while, and these many events are missing before this one."""
+    """A node could not write its trace for a while; this many events are missing before this one."""
 
     node: str
     count: int
@@ -327,7 +327,7 @@ class RunEnded(Event):
 
 
 class Recorder(Protocol):
-    """Where events go."""
+    """Records events."""
 
     def record(self, event: Event) -> None: ...
 

@@ -1,6 +1,6 @@
-"""From events to results: who has reached the target, and when.
+"""From events to results: which nodes have reached the target, and when.
 
-Whoever wants to know, while a run goes on or from its trace, has all events pass through this in order.
+Callers pass all events through it in order, while a run continues or from its trace.
 """
 
 import math
@@ -16,10 +16,10 @@ WORST_LOSS = 1e9
 
 
 def finite_measure(measure: float, *, rising: bool) -> float:
-    """A measure; one that is not finite becomes the worst that there is.
+    """A measure; one that is not finite becomes the worst possible.
 
     Args:
-        measure: what was measured.
+        measure: the measure.
         rising: whether it rises towards the target, as accuracy does.
     """
     return measure if math.isfinite(measure) else (0.0 if rising else WORST_LOSS)
@@ -32,20 +32,20 @@ class Arrivals:
     any: float | None = None
     """By the first node."""
     half: float | None = None
-    """By half of the nodes that were there then."""
+    """By half of the nodes that were live then."""
     all: float | None = None
-    """By all of these."""
+    """By all nodes that were live then."""
     mean: float | None = None
     """By the mean of all models."""
 
 
 class Targets:
-    """Who has reached the target.
+    """Which nodes have reached the target.
 
-    Where islands hold the model, each island of the time counts as a node, by its last stage.
+    With islands, each current island counts as a node, by its last stage.
 
     Args:
-        nodes: of the run.
+        nodes: the nodes of the run.
     """
 
     def __init__(self, nodes: Sequence[str]) -> None:
@@ -58,16 +58,16 @@ class Targets:
 
     @property
     def live(self) -> int:
-        """How many nodes, or islands, there are."""
+        """How many nodes, or islands, are live."""
         return len(self._nodes - self._gone) if self._islands is None else len(self._islands)
 
     @property
     def arrived(self) -> int:
-        """How many of them have the target now."""
+        """How many of them are at the target now."""
         return sum(self._there.values())
 
     def watch(self, event: Event) -> None:
-        """The next event."""
+        """Processes the next event."""
         if isinstance(event, TrainingStarted):
             self._training = self._training or event
         elif isinstance(event, IslandsFormed):
@@ -75,7 +75,7 @@ class Targets:
             self._there = {name: arrived for name, arrived in self._there.items() if name in event.lasts}
         elif isinstance(event, FaultChanged) and event.is_crash:
             self._gone = self._gone.union(event.nodes) if event.on else self._gone.difference(event.nodes)
-            for name in event.nodes:  # what it had reached is gone
+            for name in event.nodes:  # its progress is lost
                 self._there.pop(name, None)
             if self._islands is not None:
                 self._islands = self._islands.difference(event.nodes)

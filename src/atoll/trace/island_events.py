@@ -1,4 +1,4 @@
-"""The events of islands: who holds which layers, and what stages have done."""
+"""The events of islands: which nodes hold which layers, and the work of stages."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ __all__ = ["IslandsFormed", "SeatTaken", "StageReported", "StageSpan"]
 
 @dataclass(frozen=True, slots=True)
 class StageSpan:
-    """The layers that a node holds of its island's model, from the first to the one behind the last."""
+    """The layers that a node holds of its island's model; `stop` is one past the last."""
 
     node: str
     start: int
@@ -21,14 +21,14 @@ class StageSpan:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IslandsFormed(Event):
-    """Who holds which layers of the model together."""
+    """Which nodes hold which layers of the model together."""
 
     stages: tuple[tuple[StageSpan, ...], ...] = ()
-    """Of each island, in order."""
+    """The stages of each island, in order."""
     samples_a_second: float
-    """As predicted, of all islands together."""
+    """The predicted speed of all islands together."""
     why: str = ""
-    """There are none: why."""
+    """If there are no islands: why."""
 
     @property
     def lasts(self) -> set[str]:
@@ -43,24 +43,24 @@ class IslandsFormed(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageReported(Event):
-    """What a stage of an island has done, since it last said so."""
+    """The work of a stage since its last report."""
 
     node: str
     island: str
     stage: int
     updates: int
-    """In all."""
+    """The total number of updates."""
     stale_mean: float
     """Updates between a batch's forward and backward pass."""
     stale_most: int
     holds: int
-    """How many batches it may have between the two: it is fewer updates late than that."""
+    """How many batches it may have between the two; its staleness is below that."""
     versions: int
-    """Of its weights, that it keeps now."""
+    """How many versions of its weights it keeps now."""
     most_bytes: int = 0
-    """Of memory that it has used at one time."""
+    """The most memory that it has used."""
     given_up: int
-    """Batches that did not come back, in all."""
+    """The total number of batches that did not come back."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,10 +69,10 @@ class SeatTaken(Event):
 
     node: str
     island: str
-    """Its name; empty: there is no stage for this node."""
+    """Its name; empty if there is no stage for this node."""
     stage: int
     stages: int
     start: int
     """The first layer."""
     stop: int
-    """The one behind the last."""
+    """One past the last layer."""

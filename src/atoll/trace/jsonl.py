@@ -1,9 +1,9 @@
-"""Traces as files: one JSON object a line, written as the run goes, read back or followed while it grows.
+"""Traces as files: one JSON object a line, written during the run, read back or followed while it grows.
 
 The first line says what the file is: ``{"atoll_trace": 1}``.  Every other line is an event: ``kind`` names its class
 (`atoll.trace.events`), the other keys are the class's fields; docs/traces.md lists them all.  Times are virtual or real
-seconds since the run began, to the microsecond.  A run that dies leaves a readable trace: at most its last line is
-torn, and the reader leaves that one out.
+seconds since the run began, to the microsecond.  A run that crashes leaves a readable trace: at most its last line is
+incomplete, and the reader skips that one.
 
 Older and newer traces can be read: a field that is missing has its default, and kinds and fields that this version
 does not know are skipped.
@@ -32,7 +32,7 @@ class Trace:
 
     Args:
         path: the file.
-        append: whether to go on with what it holds.
+        append: whether to append to an existing file.
     """
 
     def __init__(self, path: Path, *, append: bool = False) -> None:
@@ -84,15 +84,15 @@ def encode_event(event: Event) -> str:
 def read_trace(path: Path) -> Iterator[Event]:
     """The events of a trace file, in order.
 
-    A torn last line is left out, and so are events of kinds that are not known here: a newer version wrote them.
-    Anything else that is wrong is a `TraceError`.
+    An incomplete last line is skipped, and so are events of unknown kinds, which a newer version wrote.  All other
+    defects raise a `TraceError`.
     """
     try:
         with path.open(encoding="utf-8") as lines:
             _check_header(path, lines.readline())
             for number, line in enumerate(lines, 2):
                 if not line.endswith("\n"):
-                    return  # the run died while writing it
+                    return  # the run crashed while writing it
                 event = _decode(line, f"{path}, line {number}")
                 if event is not None:
                     yield event
@@ -106,8 +106,8 @@ class TraceTail:
     """Follows a trace that is being written.
 
     Args:
-        path: the trace, which may not be there yet.
-        kinds: the events of interest; others are not even read.
+        path: the trace, which may not exist yet.
+        kinds: the events of interest; others are not decoded.
     """
 
     def __init__(self, path: Path, *kinds: type[Event]) -> None:
@@ -116,7 +116,7 @@ class TraceTail:
         self._offset = 0
 
     def look(self) -> Iterator[Event]:
-        """What has come since, in whole lines."""
+        """The events since the last call, in whole lines."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._offset)
@@ -142,7 +142,7 @@ def _check_header(path: Path, line: str) -> None:
 
 
 def _decode(line: str, where: str) -> Event | None:
-    """An event; `None` for one of a kind that is not known here."""
+    """Decodes an event; `None` for an unknown kind."""
     try:
         values = json.loads(line)
         kind = values.pop("kind")
