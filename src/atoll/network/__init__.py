@@ -1,4 +1,4 @@
-"""What a network is: nodes, links and their weather, as frozen values, from TOML files and presets."""
+"""The description of a network: nodes, links and their weather, as frozen values, from TOML files and presets."""
 
 from atoll.network.bandwidth import BandwidthTrace, read_bandwidth_trace
 from atoll.network.files import load_network, parse_network, preset_names

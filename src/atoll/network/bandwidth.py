@@ -1,4 +1,4 @@
-"""Bandwidth traces: what a real link's rate did, second by second, read from a file and repeated when it ends.
+"""Bandwidth traces: the recorded rate of a real link, read from a file and repeated when it ends.
 
 Two formats, plain or gzipped:
 
@@ -7,7 +7,7 @@ Two formats, plain or gzipped:
 * two columns: a time in seconds, and the rate in Mbit/s from then on.  The first time is 0; the last line ends the
   trace.
 
-A stretch of a second or more with no service at all is an outage: a transport notices it, and so do peers.
+A second or more with no service at all is an outage: a transport notices it, and so do peers.
 """
 
 import gzip
@@ -23,9 +23,9 @@ __all__ = ["BandwidthTrace", "read_bandwidth_trace"]
 PACKET_BYTES = 1500
 BIN_S = 0.1
 LARGEST = 1e9
-"""No time or rate in a trace is larger."""
+"""The largest time or rate in a trace."""
 OUTAGE_S = 1.0
-"""Service that is away for this long is an outage: a live transport gives a connection up after about a second."""
+"""No service for this long is an outage: a live transport gives a connection up after about a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class BandwidthTrace:
 
     @property
     def outages(self) -> tuple[tuple[float, float], ...]:
-        """Stretches of a second or more without service, inside one period; one that goes on in the next lap counts."""
+        """Outages of a second or more in one period; one that continues in the next period counts."""
         holes: list[tuple[float, float]] = []
         start: float | None = None
         for time, rate in zip((*self.times_s, self.period_s), (*self.rates_bps, 1.0), strict=True):
@@ -69,7 +69,7 @@ class BandwidthTrace:
 
 
 def read_bandwidth_trace(path: Path) -> BandwidthTrace:
-    """Reads either format; which one it is, and whether it is gzipped, is seen from the file itself."""
+    """Reads either format; the file itself shows which one it is, and whether it is gzipped."""
     try:
         raw = path.read_bytes()
         text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("ascii")

@@ -1,7 +1,7 @@
 """Networks as TOML: the format of docs/networks.md, read strictly.
 
-A file that says something Atoll does not understand is refused in one line that names the place, what was expected and
-the nearest valid name.  Units stand in the keys, as people write them: milliseconds, Mbit/s, GB.
+A file with an unknown or invalid entry is refused in one line that names the place, the expected value and the nearest
+valid name.  Units are part of the keys, in common forms: milliseconds, Mbit/s, GB.
 """
 
 import dataclasses
@@ -21,9 +21,9 @@ from atoll.network.model import LEAST_STEP_S, Fading, Gaps, Link, Network, Node,
 __all__ = ["load_network", "parse_network", "preset_names"]
 
 LARGEST = 1e12
-"""No number that a network needs is larger; `inf` is for the end of an outage, and for no limit."""
+"""The largest number in a network; `inf` is for the end of an outage, and for no limit."""
 STEP_S = 0.5
-"""Seconds a step of a node of speed 1."""
+"""Seconds for a step of a node of speed 1."""
 PRESETS = Path(__file__).parent / "presets"
 T = TypeVar("T")
 
@@ -65,14 +65,14 @@ def _load_file(path: Path, shown: str, count: int | None) -> Network:
 def parse_network(
     text: str, *, name: str, shown: str = "", folder: Path | None = None, count: int | None = None
 ) -> Network:
-    """The network that TOML `text` describes.
+    """Parses a network from TOML.
 
     Args:
-        text: what docs/networks.md describes.
-        name: what to call the network.
-        shown: how error messages call the file; default: `name`.
-        folder: where bandwidth traces are looked for; default: the current one.
-        count: replaces the number of nodes, where the file gives a number.
+        text: TOML as in docs/networks.md.
+        name: the name of the network.
+        shown: the name of the file in error messages; default: `name`.
+        folder: the folder of bandwidth traces; default: the current one.
+        count: replaces the number of nodes, if the file has a number.
     """
     shown = shown or name
     try:
@@ -101,7 +101,7 @@ def parse_network(
 
 
 def _located(where: str, make: Callable[[], T]) -> T:
-    """Makes a value whose own checks do not know the file; their errors are told with the place."""
+    """Makes a value whose own checks do not know the file, and adds the place to their errors."""
     try:
         return make()
     except NetworkError as error:
@@ -235,7 +235,7 @@ def _phase(table: "_Table") -> Phase:
 
 
 class _Table:
-    """A TOML table that is taken apart key by key, and complains of what is left."""
+    """A TOML table from which keys are taken one by one; keys that are left are errors."""
 
     def __init__(self, values: Mapping[str, Any], where: str) -> None:
         self.where = where
@@ -246,7 +246,7 @@ class _Table:
         self._known.append(key)
         value = self._values.pop(key, default)
         kinds = kind if isinstance(kind, tuple) else (kind,)
-        # TOML's true is Python's 1: a switch where a number belongs is a mistake.
+        # TOML's true is Python's 1: a boolean in place of a number is a mistake.
         wrong = not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds)
         if value is not default and wrong:
             expected = " or ".join(_KIND_NAMES[each] for each in kinds if each is not int or float not in kinds)

@@ -1,8 +1,8 @@
-"""What a network is: frozen values that say which nodes there are, which links join them, and what happens to those
-links.
+"""The description of a network: frozen values for its nodes, the links between them, and how those links vary over
+time.
 
-Nothing here moves.  `atoll.network.weather` turns a link into the times at which it changes, and a world acts on them.
-Rates are in bits a second a direction, latencies in seconds one way.
+Nothing here changes.  `atoll.network.weather` turns a link into the times at which it changes, and worlds apply them.
+Rates are in bits a second for each direction, latencies in seconds one way.
 """
 
 import dataclasses
@@ -16,9 +16,9 @@ from atoll.network.bandwidth import BandwidthTrace
 __all__ = ["Fading", "Gaps", "Link", "Network", "Node", "Outage", "Phase", "UpDown", "Walk", "Way"]
 
 LEAST_S = 0.001
-"""Weather that changes faster than this is no weather."""
+"""The shortest time between two changes of weather."""
 LEAST_STEP_S = 1e-6
-"""A step takes some time: else a simulation would take steps for ever and its clock would not move."""
+"""The shortest step: with steps of no time, a simulation's clock would never advance."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
@@ -29,17 +29,17 @@ def _need(ok: bool, what: str) -> None:  # noqa: FBT001 - reads as an assertion
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Node:
-    """One participant: what it computes with and how it is joined to the network."""
+    """One participant: its computing speed, its memory and its access to the network."""
 
     name: str
     step_s: float = 0.5
     """Seconds that one training step takes."""
     memory_bytes: int | None = None
-    """What it can hold; `None`: nobody said."""
+    """Its memory; `None`: not declared."""
     up_bps: float = math.inf
-    """All that it can send at once, over whatever links it has."""
+    """Its total sending rate, over all links."""
     down_bps: float = math.inf
-    """All that it can receive at once."""
+    """Its total receiving rate."""
 
     def __post_init__(self) -> None:
         _need(bool(_NAME.fullmatch(self.name)), f"a node's name is letters, digits, '_', '.', '-', not {self.name!r}")
@@ -53,8 +53,8 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Walk:
-    """A latency that wanders: it starts at U(low, high) and moves by U(−move, move) after every message, never below
-    0.
+    """A latency that does a random walk: it starts at U(low, high) and moves by U(−move, move) after every message,
+    never below 0.
     """
 
     low_s: float
@@ -68,7 +68,7 @@ class Walk:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fading:
-    """A rate that fades by the second, as a mobile link's does, around a level that moves slowly.
+    """A rate that varies every second, as a mobile link's does, around a level that changes slowly.
 
     Every `every_s` a standard normal z is mapped to a rate through the distribution whose evenly spaced quantiles,
     from the 0th to the 100th percentile, are `quantiles_bps` (linear between them).  z is the sum of two AR(1)
@@ -93,7 +93,7 @@ class Fading:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gaps:
-    """Short holes in a link's service, which come in trains, and now and then a long one.
+    """Short outages of a link, which come in bursts, and now and then a long one.
 
     A gap begins `every_s` (exponential mean) after the last one ended or, with the probability `again`, already
     `again_s` after it.  It lasts `least_s` and a log-normal time of median `median_s` and shape `sigma`, but at most
@@ -122,7 +122,7 @@ class Gaps:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Phase:
-    """What a link is like for one equal part of the network's `run_s`."""
+    """The latency and rate of a link for one equal part of the network's `run_s`."""
 
     latency_s: float
     rate_bps: float
@@ -157,7 +157,7 @@ class UpDown:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Way:
-    """One direction of a link.  Its rate comes from one place: `rate_bps`, a `trace`, `fading`, or `phases`."""
+    """One direction of a link.  Its rate has one source: `rate_bps`, a `trace`, `fading`, or `phases`."""
 
     latency_s: float = 0.0
     jitter_s: float = 0.0
@@ -178,7 +178,7 @@ class Way:
         sources = [math.isfinite(self.rate_bps), self.trace is not None, self.fading is not None, bool(self.phases)]
         _need(sum(sources) <= 1, "a rate comes from one of: a rate, a trace, fading, phases")
         _need(not (self.walk and self.phases), "a latency comes from a walk or from phases, not from both")
-        _need(not (self.latency_s and (self.walk or self.phases)), "a walk or phases say the latency: leave it out")
+        _need(not (self.latency_s and (self.walk or self.phases)), "a walk or phases set the latency: leave it out")
 
     @property
     def limited(self) -> bool:
@@ -202,7 +202,7 @@ class Way:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Link:
-    """Two directions between two points, which fail together."""
+    """A link of two directions between two points, which fail together."""
 
     a: str
     b: str
@@ -229,7 +229,7 @@ class Link:
 
     @property
     def changes(self) -> bool:
-        """Whether it is ever different from what it was at the start."""
+        """Whether it ever changes during a run."""
         ways = (self.there, self.back)
         return self.fails or any(way.trace or way.fading or way.phases or way.walk for way in ways)
 
@@ -244,9 +244,9 @@ class Network:
     hubs: tuple[str, ...] = ()
     about: str = ""
     run_s: float | None = None
-    """How long a run is taken to last: what the phases of its links are equal parts of."""
+    """The expected length of a run; the phases of its links are equal parts of it."""
     origin: str = field(default="", compare=False, repr=False)
-    """The name, or the file, that `load_network` has it from; empty: it was made in code."""
+    """The name, or the file, that `load_network` read; empty if it was made in code."""
 
     def __post_init__(self) -> None:
         names = [node.name for node in self.nodes]
@@ -277,7 +277,7 @@ class Network:
         return tuple(node.name for node in self.nodes)
 
     def perfected(self) -> "Network":
-        """The same nodes with nothing between them that costs time: what the ideal is measured on."""
+        """The same nodes with links that cost no time: the network of the ideal."""
         hub = "everywhere"
         nodes = tuple(dataclasses.replace(node, up_bps=math.inf, down_bps=math.inf) for node in self.nodes)
         links = tuple(Link(a=node.name, b=hub) for node in nodes)

@@ -1,4 +1,4 @@
-"""What a link does over time: pure functions of a link and a seed, the same for every world and every drawing.
+"""The changes of a link over time: pure functions of a link and a seed, the same for every world and every drawing.
 
 Each iterator yields changes in order of time and may never end.  `outages` is for the whole link (its two directions
 fail together), `rates` and `latency_at` for one direction.
@@ -22,7 +22,7 @@ _NORMAL = NormalDist()
 
 
 def outages(link: Link, seed: int) -> Iterator[Span]:
-    """When the link is down: disjoint spans in order of time, from everything that can take it down."""
+    """When the link is down: disjoint spans in order of time, from all causes."""
     sources: list[Iterator[Span]] = [iter(sorted((outage.start_s, outage.end_s) for outage in link.outages))]
     if link.up_down:
         sources.append(_up_down(link.up_down, link.name, seed))
@@ -56,7 +56,7 @@ def rates(way: Way, name: str, seed: int, run_s: float | None) -> Iterator[tuple
 
 
 def latency_at(way: Way, time_s: float, run_s: float | None) -> float:
-    """The latency of a direction without a walk (a walk depends on the traffic, so it is the world that walks)."""
+    """The latency of a direction without a walk (a walk depends on the traffic, so the world computes it)."""
     if not way.phases:
         return way.latency_s
     index = int(time_s / ((run_s or math.inf) / len(way.phases)) + 1e-9)
@@ -105,7 +105,7 @@ def _merged(spans: Iterator[Span]) -> Iterator[Span]:
         if current is None:
             current = span
         elif current[1] == math.inf:
-            break  # for good: nothing after it matters, and the rest may never end
+            break  # permanent: nothing after it matters, and the rest may never end
         elif span[0] <= current[1]:
             current = current[0], max(current[1], span[1])
         else:
