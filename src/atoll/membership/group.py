@@ -1,19 +1,19 @@
-"""Membership without a coordinator: nodes that reach each other agree on a view of who exchanges with whom.
+"""Membership without a coordinator: nodes that reach each other agree on a view, the set of nodes that exchange.
 
-Of the nodes that are here, the first in the run's order leads.  When somebody in the view has been out of reach for
-longer than the grace, or somebody outside it is here, the leader proposes a view; who has promised nothing higher
-accepts, stops exchanging, and says where it stands; with all answers, or those that came in time, the leader installs
-it.  Any node may vanish at any moment: who hears no more goes on in its old view, whoever then comes first leads, and a
-proposal with a higher number takes over.  Nodes on both sides of a partition have a leader each, and views of their
-own, until they reach each other again.
+Of the present nodes, the first in the run's order leads.  When a member of the view has been unreachable for longer
+than the grace period, or a node outside it is present, the leader proposes a view.  A node that has promised no higher
+number accepts, stops exchanging, and sends a summary of its state.  With all answers, or those that came in time, the
+leader installs the view.  Any node may fail at any moment: a node that hears no more resumes in its old view, the next
+node in order leads, and a proposal with a higher number takes over.  The two sides of a partition have a leader and
+views of their own, until they reach each other again.
 
-A node outside the view is here when it says so (`here`): one that can be reached but is still preparing holds up
-nobody.  A member whose training stands still says `away`; the others go on without it, and take it back when it moves.
+A node outside the view is present when it says so (`here`), so a node that is reachable but still preparing delays
+nobody.  A member whose training is stuck says `away`; the others continue without it, and admit it again later.
 
-The leader tells the members every now and then which view it is in, and what its last exchanges came to.  Who is in
-another one, or holds something else, says so, and there is a new proposal: what somebody missed is made good.
+The leader sends its view and the digests of its last exchanges to the members from time to time.  A member with another
+view or another result objects, and there is a new proposal, which repairs the difference.
 
-What others say is typed and bounded before anything changes: a malformed message is refused and changes nothing.
+Messages are typed and bounded before anything changes: a malformed message is refused and changes nothing.
 """
 
 import asyncio
@@ -38,23 +38,23 @@ log = logging.getLogger("atoll")
 CHANNEL = "group"
 TICK_S = 0.5
 GRACE_S = 1.5
-"""How long a member may be out of reach, unless exchanges take longer."""
+"""How long a member may be unreachable, unless exchanges take longer."""
 ANSWER_S = 2.0
-"""How long a proposal waits for answers, unless they were seen to take longer."""
+"""How long a proposal waits for answers, unless earlier answers took longer."""
 LONGEST_ANSWER_S = 30.0
 HOLD = 2.0
-"""How many times as long a promise keeps a node from exchanging, at most."""
+"""How long a promise keeps a node from exchanging, at most, as a multiple of the answer time."""
 REMEMBERED = 16
-"""How many of its proposals a leader knows the time of, and how many answers' times."""
+"""How many of its proposals, and how many answer times, a leader remembers."""
 HELLO_S = 1.0
-"""How long a node that has just come into reach may take to say that it is here."""
+"""How long a node that has just become reachable may take to say that it is present."""
 TRIES = 3
-"""How often a leader that others are ahead of proposes at once, with ever higher numbers."""
+"""How often a leader that is behind others proposes at once, with ever higher numbers."""
 HEARTBEAT_TICKS = 4
 LONGEST_SILENCE_S = 60.0
-"""How long a node that does not answer proposals is left alone, at most."""
+"""How long a node that does not answer proposals is left out, at most."""
 NUMBERS_AHEAD = 1_000_000
-"""A view's number is not further ahead of those that a node knows."""
+"""The most that a view's number may be ahead of the known ones."""
 
 LONGEST_SUMMARY = 2_000
 
@@ -63,9 +63,9 @@ class Group:
     """One node's part in membership.
 
     Args:
-        world: the node.
+        world: the node's world.
         everybody: all nodes of the run, in the order that all use.
-        grace_s: how long a member may be out of reach.
+        grace_s: how long a member may be unreachable.
     """
 
     def __init__(self, world: World, everybody: tuple[str, ...], *, grace_s: float = GRACE_S) -> None:
@@ -73,8 +73,8 @@ class Group:
         self._everybody = everybody
         self._others = tuple(name for name in everybody if name != world.name)
         self.grace_s = grace_s
-        # A run begins with everybody; who begins later, or again, is alone until the others take it in.
-        # Its views are told from those of what it was before by when it began.
+        # A run begins with all nodes; a node that joins or restarts later is alone until the others admit it.
+        # Its start time distinguishes its views from those before a restart.
         self._label = world.name if not world.is_late else f"{world.name} at {world.now:g}"
         self.view = View(0, everybody[0], everybody) if not world.is_late else View(0, self._label, (world.name,))
         self._promised = 0, everybody[0]
@@ -85,11 +85,11 @@ class Group:
         self._proposed_s: dict[tuple[int, str], float] = {}
         self._gone_s: dict[str, float] = {}
         self._reached_s: dict[str, float] = {}
-        """Since when others can be reached."""
+        """Since when others are reachable."""
         self._said_here: dict[str, bool] = {}
-        """Who has said that it is here, or away; a member of the view is here unless it says otherwise."""
+        """Whether a node has said `here` or `away`; a member of the view is present unless it says otherwise."""
         self._silent: dict[str, tuple[int, float]] = {}
-        """How often in a row somebody did not answer a proposal, and until when it is left alone."""
+        """How many proposals in a row a node did not answer, and until when it is left out."""
         self._strays: set[str] = set()
         self._answers: dict[str, tuple[str, Summary]] | None = None
         self._answered = asyncio.Event()
@@ -103,10 +103,10 @@ class Group:
         """Begins to take part.
 
         Args:
-            spawn: runs what runs in the background.
-            guest: who exchanges.
-            progress: counts something that grows while training goes on; a node that stands still is left out.  A node
-                that begins late is taken in after its first step.
+            spawn: runs coroutines in the background.
+            guest: takes part in the exchanges.
+            progress: a counter that grows while training proceeds; a stuck node is left out.  A node that begins late
+                is admitted after its first step.
         """
         self._spawn, self._guest = spawn, guest
         self._pace = Progress(progress, self._world.now) if progress else None
@@ -116,17 +116,17 @@ class Group:
 
     @property
     def held(self) -> bool:
-        """Whether this node has promised to stand still until a view is installed."""
+        """Whether this node has promised not to exchange until a view is installed."""
         return self._world.now < self._held_until_s
 
     @property
     def is_alone(self) -> bool:
-        """Whether there is nobody to exchange with."""
+        """Whether there is no other node to exchange with."""
         return len(self.view.members) == 1
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Training waits for an exchange meanwhile, and is not stuck."""
+        """While training waits for an exchange, it does not count as stuck."""
         if self._pace:
             self._pace.waits += 1
         try:
@@ -136,11 +136,11 @@ class Group:
                 self._pace.waits -= 1
 
     def object(self) -> None:
-        """This node cannot go on in its view: it asks for another one."""
+        """Asks for another view, since this node cannot continue in its own."""
         self._strays.add(self._world.name)
         self._tell(self.view.members, kind="stray", number=self.view.number, leader=self.view.leader)
 
-    # Looking around ---
+    # Presence ---
 
     async def _watch(self) -> None:
         ticks = 0
@@ -161,16 +161,16 @@ class Group:
                 self._tell_view()
 
     def _is_here(self) -> bool:
-        """Whether this node trains; if it no longer does, or does again, the others are told."""
+        """Whether this node trains; tells the others if training gets stuck or resumes."""
         if self._pace is None:
             return True
         was_stuck, self._is_stuck = self._is_stuck, self._pace.is_stuck(self._world.now)
         if self._is_stuck:
             if not was_stuck:
-                log.warning("%s: training stands still; the others go on without it until it moves", self._world.name)
+                log.warning("%s: training is stuck; the others continue without it until it resumes", self._world.name)
             self._tell(self._reached(), **self._away())
         elif was_stuck:
-            log.warning("%s: training goes on", self._world.name)
+            log.warning("%s: training resumes", self._world.name)
             self._tell(self._reached(), **self._here())
         return not self._is_stuck and (self._pace.has_begun or not self._world.is_late)
 
@@ -189,7 +189,7 @@ class Group:
         self._tell(self.view.members, kind="view", number=self.view.number, leader=self.view.leader, results=results)
 
     def _look(self) -> list[str] | None:
-        """Who is here; `None` while that is not clear."""
+        """The present nodes; `None` while that is not clear."""
         now = self._world.now
         for name in self._others:
             if self._world.peer(name).reachable:
@@ -208,7 +208,7 @@ class Group:
         return [name for name in self._everybody if name == self._world.name or self._counts(name, now)]
 
     def _counts(self, name: str, now: float) -> bool:
-        """Whether another node is here."""
+        """Whether another node is present."""
         if name in self._gone_s or not self._said_here.get(name, name in self.view.members):
             return False
         return now >= self._silent.get(name, (0, 0.0))[1]
@@ -217,11 +217,11 @@ class Group:
 
     @property
     def _answer_s(self) -> float:
-        """How long a proposal waits: twice as long as the slowest of the last answers took."""
+        """How long a proposal waits: twice as long as the slowest of the last answers."""
         return min(max(ANSWER_S, 2 * max(self._took_s, default=0.0)), LONGEST_ANSWER_S)
 
     async def _propose(self, present: list[str]) -> bool:
-        """Proposes a view of those who are here; `False` if others have promised a higher number."""
+        """Proposes a view of the present nodes; `False` if others have promised a higher number."""
         assert self._guest is not None
         number = 1 + max(self._promised[0], self.view.number, self._highest[0])
         mine = number, self._label
@@ -242,7 +242,7 @@ class Group:
             pass
         answers, self._answers = self._answers, None
         if self._promised != mine:
-            return True  # somebody else leads
+            return True  # another node leads
         if self._highest > mine or self._strays:
             self._strays.add(self._world.name)  # others have promised more: once again, with a higher number
             return False
@@ -266,7 +266,7 @@ class Group:
         return bool(waited_for) and self._highest <= mine and not self._strays
 
     def _leave_alone(self, names: list[str]) -> None:
-        """Who does not answer is not waited for again at once: everybody stands still meanwhile."""
+        """Leaves out, for a while, nodes that did not answer: no node exchanges during a proposal."""
         for name in names:
             times = self._silent.get(name, (0, 0.0))[0] + 1
             until = self._world.now + min(2.0**times, LONGEST_SILENCE_S)
@@ -283,14 +283,14 @@ class Group:
         assert self._guest is not None
         for name in self.view.members:
             if name not in view.members:
-                self._said_here.pop(name, None)  # it says so when it is here again
+                self._said_here.pop(name, None)  # it says so when it is present again
         self.view = view
         self._held_until_s = 0.0
         world = self._world
         world.record(ViewChanged(at=world.now, node=world.name, view=view.name, members=view.members))
         self._guest.installed(view, summaries)
 
-    # What others say ---
+    # Messages ---
 
     def _hear(self, message: Message, kind: str, number: int, leader: str, **more: Any) -> None:
         known = max(self._promised[0], self.view.number, self._highest[0])
@@ -335,7 +335,7 @@ class Group:
 
     def _hear_accept(self, sender: str, name: tuple[int, str], view: str, summary: Summary) -> None:
         since = self._proposed_s.get(name)
-        if since is not None:  # one that is late is not lost on the next proposal, which waits for longer
+        if since is not None:  # a late answer makes the next proposal wait longer
             self._took_s.append(self._world.now - since)
             self._silent.pop(sender, None)
         if self._answers is not None and self._promised == name:
@@ -362,9 +362,9 @@ class Group:
     def _hear_presence(self, sender: str, view: tuple[int, str], *, is_here: bool, asks: bool) -> None:
         if sender in self.view.members:
             if asks and is_here and view != (self.view.number, self.view.leader) and not self._is_stuck:
-                self._tell([sender], **self._here(asks=False))  # it has gone on without this node
+                self._tell([sender], **self._here(asks=False))  # it has continued without this node
             if not is_here and self._said_here.get(sender, True):
-                log.warning("%s: training stands still at %s; going on without it", self._world.name, sender)
+                log.warning("%s: training is stuck at %s; continuing without it", self._world.name, sender)
         self._said_here[sender] = is_here
         self._answered.set()
 
@@ -385,7 +385,7 @@ class Group:
                 self._spawn(self._send(name, head))
 
     async def _send(self, name: str, head: bytes) -> None:
-        """What a peer does not hear soon it need not hear: it would be about a view of the past."""
+        """Sends a message, with a timeout: a late message would be about an old view."""
         try:
             async with asyncio.timeout(HOLD * self._answer_s):
                 await self._world.peer(name).send(CHANNEL, head, lane=Lane.CONTROL)

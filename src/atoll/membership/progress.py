@@ -1,4 +1,4 @@
-"""Whether a node's training moves."""
+"""Whether a node's training makes progress."""
 
 from collections import deque
 from collections.abc import Callable
@@ -7,19 +7,19 @@ from statistics import median
 __all__ = ["Progress"]
 
 STUCK_S = 10.0
-"""How long training may stand still, unless its steps take long, before a node says that it is away."""
+"""How long training may make no progress, unless its steps take long, before a node says `away`."""
 STUCK_STEPS = 10.0
 FIRST_STEP_S = 120.0
 """How long the first step may take."""
 REMEMBERED = 16
-"""By how many steps it is judged."""
+"""How many steps the median is of."""
 
 
 class Progress:
-    """Whether a node's training moves, by how often it has moved before.
+    """Whether a node's training makes progress, compared with its last steps.
 
     Args:
-        progress: counts something that grows while training goes on.
+        progress: a counter that grows while training proceeds.
         now: the time.
     """
 
@@ -29,7 +29,7 @@ class Progress:
         self._moved_s = now
         self._gaps: deque[float] = deque(maxlen=REMEMBERED)
         self.waits = 0
-        """How many exchanges are waited for: training stands still on purpose then."""
+        """How many exchanges training waits for; it does not count as stuck then."""
 
     @property
     def has_begun(self) -> bool:
