@@ -32,7 +32,7 @@ def test_a_plan_says_who_holds_what_and_why_another_lost() -> None:
     assert "n0" in text
     assert "free" in text
     assert "Runner-up: " in text
-    assert "so islands meet every" in text, "averages take longer than eight steps"
+    assert "so islands average every" in text, "averages take longer than eight steps"
     assert "it fits into 100000 steps" in told(machines, every=100_000)
 
 

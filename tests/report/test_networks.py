@@ -81,4 +81,4 @@ def test_uneven_directions_memory_and_access() -> None:
     assert "1 Mbit/s →, 2 Gbit/s ←" in text
     assert "8 GB" in text
     assert "5 Mbit/s / no limit" in text
-    assert "down from 5 s for good" in text
+    assert "down from 5 s permanently" in text

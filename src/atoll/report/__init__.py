@@ -1,1 +1,1 @@
-"""What people look at: tables, drawings and pages."""
+"""Reports for people: tables, drawings and pages."""

@@ -1,4 +1,4 @@
-"""Boards to look at while a run goes on: what each node does, whom it reaches, and how it gets on."""
+"""Live boards of a run: the work of each node, its reachable peers, and its progress."""
 
 from collections import deque
 
@@ -25,11 +25,11 @@ from atoll.world.live.world import LiveWorld
 __all__ = ["Board", "Pulse", "RunBoard"]
 
 OVER_S = 30.0
-"""Shares and speeds are over so long."""
+"""Shares and speeds are over this many seconds."""
 
 
 class Pulse:
-    """What a node has done of late, from its events."""
+    """The recent work of a node, from its events."""
 
     def __init__(self) -> None:
         self._spans: deque[tuple[type[Event], float, float]] = deque(maxlen=2000)
@@ -53,7 +53,7 @@ class Pulse:
             self._seat = event
 
     def share(self, what: type[Event], now: float) -> float:
-        """How much of the time it has computed, or waited."""
+        """The share of time that it has computed, or waited."""
         since = max(now - OVER_S, min((start for _, start, _ in self._spans), default=now))
         spans = [(max(start, since), end) for kind, start, end in self._spans if kind is what and end > since]
         return sum(end - start for start, end in spans) / max(now - since, 1e-9)
@@ -82,7 +82,7 @@ class Pulse:
 
     @property
     def seat(self) -> str:
-        """Where it is among islands, if there are any."""
+        """Its place among islands, if there are any."""
         if self._seat is None:
             return ""
         if not self._seat.island:
@@ -91,7 +91,7 @@ class Pulse:
         return f"stage {self._seat.stage + 1} of {self._seat.stages} of island {self._seat.island}, {layers}"
 
     def told(self, now: float) -> str:
-        """In a line."""
+        """A summary in one line."""
         parts = [f"step {self.steps}, {self.measure}"] if self._tested else []
         parts = [self.seat, *parts] if self._seat else parts
         parts.append(self.speed(now))
@@ -102,7 +102,7 @@ class Pulse:
 
 
 class Board:
-    """Of one node that takes part in a live run: sees all its events, and asks its world about its peers."""
+    """The board of one node of a live run: sees all its events, and asks its world about its peers."""
 
     def __init__(self) -> None:
         self.world: LiveWorld | None = None
@@ -112,7 +112,7 @@ class Board:
         self._pulse.watch(event)
 
     def line(self) -> str:
-        """In a line, where nobody can see a table."""
+        """One line, for a log without tables."""
         assert self.world is not None
         now = self.world.now
         reached = sum(session.reachable for session in self.world.host.sessions.values())
@@ -133,7 +133,7 @@ class Board:
 
 
 class RunBoard:
-    """Of all nodes of a run, from its trace while it is written."""
+    """The board of all nodes of a run, from its trace while it is written."""
 
     KINDS = (Computed, Waited, Tested, Exchanged, TrainingStarted, ReachChanged, WayMeasured, FaultChanged)
 
@@ -212,7 +212,7 @@ def _table(*columns: str) -> Table:
 def _row(session: Session) -> list[str]:
     carrier = session.carrier(Lane.CONTROL)
     if carrier is None:
-        return [session.name, "away", "", ""]
-    reached = "straight" if carrier.via is None else f"through {carrier.via}"
+        return [session.name, "unreachable", "", ""]
+    reached = "direct" if carrier.via is None else f"through {carrier.via}"
     rate = f"{session.rate * 8 / 1e6:.1f} Mbit/s" if session.rate else ""
     return [session.name, reached, f"{session.round_trip_s * 1e3:.1f} ms", rate]

@@ -1,4 +1,4 @@
-"""Runs that failed: kept beside the traces of those that did not, so that every report of them can say so."""
+"""Failed runs: kept beside the traces of the other runs, so that every report can mention them."""
 
 import dataclasses
 import json
@@ -21,7 +21,7 @@ class RunFailure:
     role: str
     seed: int
     reason: str
-    """In one line."""
+    """The reason in one line."""
     traceback: str = ""
 
     @classmethod
@@ -33,12 +33,12 @@ class RunFailure:
 
     @property
     def told(self) -> str:
-        """In one line: which run, and why."""
+        """Which run failed and why, in one line."""
         what = {"ideal": "the ideal", "perfect": f"{self.strategy} on perfect links"}.get(self.role, self.strategy)
         return f"{what}, seed {self.seed}: {self.reason}"
 
     def write(self, trace: Path) -> Path:
-        """Writes it where the trace of the run would have been."""
+        """Writes it in place of the run's trace."""
         path = trace.with_name(trace.name.removesuffix(".jsonl") + _SUFFIX)
         path.write_text(json.dumps(dataclasses.asdict(self), indent=1) + "\n", encoding="utf-8")
         return path

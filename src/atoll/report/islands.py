@@ -1,4 +1,4 @@
-"""What a plan of islands looks like: tables for a terminal, and a picture."""
+"""The report of a plan of islands: tables for a terminal, and a picture."""
 
 import math
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ _COLOURS = ("#2a6f97", "#61a5c2", "#a9d6e5", "#f4a261")
 
 
 def size(value: float) -> str:
-    """Bytes, as people write them."""
+    """Bytes with a unit."""
     for unit, factor in _UNITS:
         if value >= factor:
             return f"{value / factor:.3g} {unit}"
@@ -32,7 +32,7 @@ def size(value: float) -> str:
 def show_plan(
     plans: Sequence[Plan], machines: Sequence[Machine], layers: Sequence[Layer], terms: Terms, every: int
 ) -> RenderableType:
-    """The best of some plans, and why the next one lost."""
+    """The best of some plans, and why the next one is worse."""
     best = plans[0]
     parts: list[RenderableType] = [
         Text.assemble(
@@ -40,7 +40,7 @@ def show_plan(
             f": {best.samples_a_second:.4g} samples a second predicted ({_together(terms)})\n",
         )
     ]
-    legend = "way on: to the next stage; held: batches; memory: weights+gradients and optimiser+old weights+activations"
+    legend = "send: to the next stage; held: batches; memory: weights+gradients and optimiser+old weights+activations"
     parts.append(Text(f"{legend}\n", style="dim"))
     for number, island in enumerate(best.islands, 1):
         if number > 12:
@@ -63,7 +63,7 @@ def _one(terms: Terms) -> str:
 
 
 def _together(terms: Terms) -> str:
-    """What goes through the stages together."""
+    """The size of the pieces that go through the stages."""
     if terms.an_update == 1:
         return f"batches of {terms.batch}"
     return f"pieces of {terms.batch}, {terms.an_update} an update"
@@ -85,7 +85,7 @@ def _stages(island: Island, machines: Sequence[Machine], layers: Sequence[Layer]
     for column in ("node", "layers"):
         table.add_column(column, no_wrap=True)
     told = f"memory, {unit}"
-    for column in ("busy", "way on", "held", told, "free"):
+    for column in ("busy", "send", "held", told, "free"):
         table.add_column(column, justify="right", no_wrap=column != told)
     for place, stage in zip(island.order, island.cut.stages, strict=True):
         held = layers[stage.start : stage.stop]
@@ -107,13 +107,13 @@ def _seconds(value: float) -> str:
 
 
 def _averaging(plan: Plan, every: int, terms: Terms) -> str:
-    """How often islands can meet."""
+    """The time that averaging takes, and how often islands can average."""
     period = every * terms.an_update * max(island.cut.batch_s for island in plan.islands)
-    told = f"Averaging between islands takes about {plan.averaging_s:.3g} s, while pipelines go on"
+    told = f"Averaging between islands takes about {plan.averaging_s:.3g} s, while pipelines continue"
     if plan.averaging_s <= period:
         return f"{told}: it fits into {every} steps of the slowest island ({period:.3g} s)."
     steps = math.ceil(plan.averaging_s / (period / every))
-    return f"{told}: {every} steps take {period:.3g} s, so islands meet every {steps} steps of the slowest instead."
+    return f"{told}: {every} steps take {period:.3g} s, so islands average every {steps} steps of the slowest instead."
 
 
 def _runner_up(best: Plan, other: Plan, machines: Sequence[Machine]) -> str:

@@ -1,4 +1,4 @@
-"""What a network looks like in a terminal: a drawing, tables, and a timeline of what changes."""
+"""A network in a terminal: a drawing, tables, and a timeline of its changes."""
 
 import dataclasses
 import itertools
@@ -73,7 +73,7 @@ def _is_chain(network: Network) -> bool:
 
 
 def _places(network: Network) -> dict[str, Point]:
-    """A chain in a row; else hubs on an inner ring with their nodes around them, everybody else on an outer ring."""
+    """A chain in a row; else hubs on an inner ring with their nodes around them, and other nodes on an outer ring."""
     names = network.node_names
     if _is_chain(network):
         return {name: (0.05 + 0.9 * index / (len(names) - 1), 0.5) for index, name in enumerate(names)}
@@ -188,7 +188,7 @@ def _happenings(link: Link) -> Iterator[str]:
         yield f"up {link.up_down.up_s:g} s, down {link.up_down.down_s:g} s on average"
     for outage in link.outages:
         yield f"down from {outage.start_s:g} s " + (
-            "for good" if outage.end_s == math.inf else f"to {outage.end_s:g} s"
+            "permanently" if outage.end_s == math.inf else f"to {outage.end_s:g} s"
         )
     if link.gaps:
         yield f"gaps of {link.gaps.least_s:g}–{link.gaps.most_s:g} s, seldom over a minute"

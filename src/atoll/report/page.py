@@ -46,7 +46,7 @@ def write_page(comparison: Comparison, path: Path) -> None:
 
 
 def _run(row: Row) -> dict[str, Any]:
-    """What happened to links and nodes in the first run of a strategy."""
+    """The links and nodes of the first run of a strategy, over time."""
     run = min(row.runs, key=lambda each: each.seed)
     events = load_run(run.paths)
     figures = [_svg(figure) for figure in timelines(events, run.ended_s)]
@@ -59,7 +59,7 @@ def _seeds(rows: list[Row]) -> str:
 
 
 def _islands(events: list[Event]) -> list[str]:
-    """Who held which layers, from when on, where islands held the model."""
+    """Which nodes held which layers, and from when on, if islands held the model."""
     told: list[str] = []
     before: tuple[str, ...] | None = None
     for event in events:
@@ -139,7 +139,7 @@ def _curves(comparison: Comparison, colours: dict[str, str]) -> Figure:
     arrived = [run.ended_s for row in rows for run in row.runs if run.seconds_to_target is not None]
     end = 1.1 * max(
         arrived or [run.ended_s for row in rows for run in row.runs]
-    )  # who never arrives is not watched for ever
+    )  # runs that never reach the target are cut off
     for row in rows:
         until = min(max(run.ended_s for run in row.runs), end)
         times = [until * n / 240 for n in range(241)]

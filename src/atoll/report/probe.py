@@ -1,4 +1,4 @@
-"""What a run's nodes have measured of their links, as a network that can be simulated."""
+"""The link measurements of a run's nodes, as a network that can be simulated."""
 
 import asyncio
 import math
@@ -12,13 +12,13 @@ __all__ = ["network_of", "probe_run"]
 
 
 def probe_run(invitation: str) -> dict[str, Any]:
-    """What a run knows of itself."""
+    """Asks a run for its measurements."""
     parsed = Invitation.parse(invitation)
     return asyncio.run(ask_for_report(parsed, Identity(parsed.secret)))
 
 
 def network_of(report: dict[str, Any]) -> str:
-    """As TOML.  A rate is what bulk was delivered with, so a link that never was busy has none: it is left out."""
+    """The network as TOML.  A rate is that of delivered bulk messages, so a link that was never busy has no rate."""
     try:
         nodes = {str(name): dict(known) for name, known in report["nodes"].items()}
         lines = ['about = "measured by `atoll probe`"', ""]

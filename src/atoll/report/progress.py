@@ -1,4 +1,4 @@
-"""How far runs are, read from their traces while they are written: bars in a terminal, else lines of a log."""
+"""The progress of runs, read from their traces while they are written: bars in a terminal, else lines of a log."""
 
 from pathlib import Path
 from typing import Self
@@ -13,13 +13,13 @@ from atoll.trace import Event, Tested, TraceTail
 __all__ = ["RunsProgress"]
 
 LINE_EVERY_S = 10.0
-"""How often a log says how far runs are."""
+"""The interval between two lines of a log."""
 MOST_RUNS = 4
-"""Of how many runs a line of a log speaks."""
+"""The most runs in a line of a log."""
 
 
 class _Run:
-    """A run that is under way."""
+    """A run in progress."""
 
     def __init__(self, task: TaskID, label: str, path: Path, kinds: tuple[type[Event], ...]) -> None:
         self.task = task
@@ -36,17 +36,17 @@ class _Run:
 
     @property
     def mean(self) -> str:
-        """Of the nodes' latest measures, if there are any."""
+        """The mean of the nodes' latest measures, if there are any."""
         return f"  {sum(self.latest.values()) / len(self.latest):.3f}" if self.latest else ""
 
 
 class RunsProgress:
-    """A bar a run: its time, the nodes' mean measure, and the fastest so far.  Where the console is no terminal, a line
-    for each run that ends, and one every ten seconds that says how far the others are.
+    """A bar for each run: its time, the nodes' mean measure, and the fastest so far.  If the console is no terminal, a
+    line for each run that ends, and one every ten seconds about the others.
 
     Args:
-        console: where to show it, and whose clock says when another line is due.
-        board: whether to show all nodes of a run, while just one is under way.
+        console: shows the progress; its clock sets when another line is due.
+        board: whether to show all nodes of a run, while only one is in progress.
     """
 
     def __init__(self, console: Console, *, board: bool = False) -> None:
@@ -77,8 +77,8 @@ class RunsProgress:
         return Group(self._progress, under_way[0].board) if self._board and len(under_way) == 1 else self._progress
 
     def add(self, path: Path, label: str, limit_s: float) -> None:
-        """A run whose trace will be at `path`."""
-        task = self._progress.add_task(label, total=limit_s, told="waits", visible=False)
+        """Adds a run whose trace will be at `path`."""
+        task = self._progress.add_task(label, total=limit_s, told="waiting", visible=False)
         self._total += 1
         self._runs[path] = _Run(task, label, path, RunBoard.KINDS if self._board else (Tested,))
 
@@ -99,20 +99,20 @@ class RunsProgress:
         under_way = [run for run in self._runs.values() if run.board.now > 0]
         told = [f"{run.label} at {run.board.now:.1f} s{run.mean}" for run in under_way[:MOST_RUNS]]
         told += [f"{len(under_way) - MOST_RUNS} more"] if len(under_way) > MOST_RUNS else []
-        self._print(f"{self._ended} of {self._total} runs done; {'; '.join(told) or 'the next ones begin'}")
+        self._print(f"{self._ended} of {self._total} runs done; {'; '.join(told) or 'the next ones are starting'}")
 
     def _print(self, line: str, style: str | None = None) -> None:
         self._console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
 
     def failed(self, path: Path, told: str) -> None:
-        """A run has failed; `told` says which one and why."""
+        """Removes a failed run; `told` says which one and why."""
         self._progress.remove_task(self._runs.pop(path).task)
         self._ended += 1
         self._print(f"Failed: {told}", style="red")
 
     def done(self, path: Path, seconds: float | None, strategy: str | None) -> None:
-        """A run has ended, with the target after so many seconds or without it; `strategy` is what it may be the
-        fastest of, if it is compared with others.
+        """Removes a run that has ended, with the seconds to its target, if it was reached.  `strategy` is given if the
+        run is compared with others.
         """
         run = self._runs.pop(path)
         self._progress.remove_task(run.task)

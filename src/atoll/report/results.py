@@ -1,4 +1,4 @@
-"""What runs showed: numbers, as functions of traces alone."""
+"""The results of runs, as functions of their traces alone."""
 
 import math
 from collections.abc import Iterable
@@ -29,7 +29,7 @@ __all__ = ["Comparison", "Row", "RunResult", "read_folder", "read_result", "t_qu
 
 @dataclass(frozen=True, kw_only=True)
 class RunResult:
-    """What one run showed.  Seconds are `None` where the target was not reached."""
+    """The result of one run.  Seconds are `None` if the target was not reached."""
 
     paths: tuple[Path, ...]
     """Its trace; of a live run, those of all its nodes."""
@@ -45,27 +45,27 @@ class RunResult:
     reason: str
     ended_s: float
     seconds_to_target: float | None
-    """When half of the nodes' own models had the target."""
+    """When half of the nodes' own models had reached the target."""
     any_seconds: float | None
     all_seconds: float | None
     mean_model_seconds: float | None
-    """When the mean of all replicas had it."""
+    """When the mean of all replicas had reached it."""
     steps_to_target: float
-    """Steps a node until then, or until the end."""
+    """Steps of a node until then, or until the end."""
     exchanges: float
-    """Exchanges a node took the result of until then, or until the end."""
+    """Exchanges of a node until then, or until the end."""
     bytes_sent: int
-    """By all nodes until then, or until the end."""
+    """Bytes sent by all nodes until then, or until the end."""
     waiting_share: float
     best: float
     final: float | None
-    """The median node's measure on all that the task keeps for the end, where it keeps something."""
+    """The median node's measure on the task's final test examples, if it has any."""
     data_used: float | None
     """The share of the training examples that were used at least once."""
     valid: bool
-    """Whether it is to be believed: the switch of an emulated network may have been too slow."""
+    """Whether it can be trusted: the switch of an emulated network may have been too slow."""
     by_proxy: bool
-    """Whether links were emulated by proxies, which are kinder than real ones."""
+    """Whether links were emulated by proxies, which are milder than real ones."""
     curve: tuple[tuple[float, float], ...]
     """The mean of the nodes' latest tests, over time."""
 
@@ -141,7 +141,7 @@ def _curve(events: list[Event]) -> Iterable[tuple[float, float]]:
 
 
 def t_quantile(share: float, freedom: int) -> float:
-    """The value that Student's t with so many degrees of freedom stays below with probability `share` (0.5 or more).
+    """The value that Student's t with this many degrees of freedom stays below with probability `share` (0.5 or more).
 
     >>> round(t_quantile(0.975, 4), 3)
     2.776
@@ -170,7 +170,7 @@ class Row:
 
     strategy: str
     runs: tuple[RunResult, ...]
-    """Those that ended; means are over them."""
+    """The runs that ended; means are over them."""
     ideal_seconds: float | None
     on_perfect: tuple[RunResult, ...] = ()
     failed: int = 0
@@ -182,7 +182,7 @@ class Row:
 
     @property
     def seconds(self) -> float | None:
-        """The mean; `None` if any seed did not arrive."""
+        """The mean; `None` if a seed did not reach the target."""
         times = [run.seconds_to_target for run in self.runs if run.seconds_to_target is not None]
         return fmean(times) if len(times) == len(self.runs) else None
 
@@ -202,7 +202,7 @@ class Row:
 
     @property
     def ratio_on_perfect(self) -> float | None:
-        """The same strategy on links that cost nothing: what of a ratio below 1 is the optimiser's."""
+        """The ratio of the same strategy on links that cost nothing: the optimiser's part of a ratio below 1."""
         times = [run.seconds_to_target for run in self.on_perfect]
         known = [time for time in times if time is not None]
         if not known or len(known) < len(times) or not self.ideal_seconds:
@@ -237,7 +237,7 @@ class Comparison:
 
     @property
     def warning(self) -> str:
-        """What to know before believing it."""
+        """Warnings about the results, if there are any."""
         late = sum(not run.valid for run in self.results)
         told = []
         if late:
@@ -245,12 +245,12 @@ class Comparison:
         if any(run.by_proxy for run in self.results):
             told.append(
                 "Links were emulated by proxies, since this system allows no network namespaces: "
-                "outages are kinder than real ones."
+                "outages are milder than real ones."
             )
         return " ".join(told)
 
     def rows(self) -> list[Row]:
-        """One for each strategy, the fastest first; who did not arrive comes last."""
+        """One row for each strategy, the fastest first; strategies that did not reach the target come last."""
         names = dict.fromkeys(run.strategy for run in self.results if run.role == "strategy")
         rows = [self._row(name) for name in names]
         return sorted(rows, key=lambda row: (row.seconds is None, row.seconds or -row.mean("best")))
@@ -275,7 +275,7 @@ class Comparison:
         return [strategy for strategy in failed if strategy not in ended]
 
     def as_json(self) -> dict[str, Any]:
-        """What `--json` writes."""
+        """The content of the file that `--json` writes."""
         return {
             "network": self.first.network.removeprefix("perfect (").removesuffix(")"),
             "task": self.first.task,

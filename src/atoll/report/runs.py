@@ -1,5 +1,5 @@
-"""Which traces belong together.  A simulated or an emulated run leaves one file; of a live run every node writes its
-own, and one more each time it is started again.
+"""Which traces belong together.  A simulated or an emulated run writes one file; in a live run every node writes its
+own, and another one after each restart.
 """
 
 import dataclasses
@@ -11,7 +11,7 @@ from atoll.trace import Computed, Event, Exchanged, RunEnded, RunStarted, Tested
 __all__ = ["group_traces", "load_run"]
 
 NOT_ENDED = "not ended"
-"""The reason where none of a live run's nodes has left: they were killed, or still train."""
+"""The reason if none of a live run's nodes has left: they were killed, or still train."""
 _DEEDS = Computed | Waited | Tested | Exchanged
 
 
@@ -24,7 +24,7 @@ def group_traces(paths: Iterable[Path]) -> list[tuple[Path, ...]]:
 
 
 def _run_of(path: Path) -> Hashable:
-    """What the traces of one run have in common."""
+    """A key that the traces of one run have in common."""
     started: RunStarted | None = None
     for event in read_trace(path):
         if isinstance(event, RunStarted):
@@ -43,7 +43,7 @@ def _run_of(path: Path) -> Hashable:
 def load_run(paths: Sequence[Path]) -> list[Event]:
     """The events of a run, in order, of all its files together.
 
-    Of a live run, whose seats are many more than its nodes, the first event names those nodes alone that took part.
+    A live run has many more seats than nodes: the first event then names only the nodes that took part.
     """
     files = [list(read_trace(path)) for path in paths]
     started = next((event for events in files for event in events if isinstance(event, RunStarted)), None)

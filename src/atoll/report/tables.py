@@ -40,7 +40,7 @@ def comparison_table(comparison: Comparison) -> RenderableType:
         table.add_row(strategy, "failed", *["–"] * 5)
     seeds = max((len(row.runs) + row.failed for row in rows), default=0)
     note = (
-        f"Seconds until half of the nodes have the target, mean over {seeds} seed{'s' * (seeds != 1)} "
+        f"Seconds until half of the nodes reach the target, mean over {seeds} seed{'s' * (seeds != 1)} "
         "± half of the 95 % interval; steps, bytes and waiting until then."
     )
     if any(row.on_perfect for row in rows):

@@ -37,7 +37,7 @@ class _Node:
 
 
 def write_scalars(traces: list[Path], folder: Path) -> int:
-    """Writes a run of scalars for every node of every run; returns how many nodes that were.
+    """Writes scalars for every node of every run; returns the number of nodes.
 
     Times are seconds of the run: choose "relative" in TensorBoard.
     """

@@ -1,4 +1,4 @@
-"""What happened in one run, on a time axis: links, nodes, and what a strategy decided."""
+"""Timelines of one run: links, nodes, and the decisions of a strategy."""
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -28,7 +28,7 @@ WAYS = {
     "star": "#7f7f7f",
 }
 MOST_LINKS = 12
-"""Where there are more, only those that fail are drawn."""
+"""If there are more links, only those that fail are drawn."""
 
 
 def timelines(events: list[Event], end: float) -> list[Figure]:
@@ -71,7 +71,7 @@ def _links_and_nodes(events: list[Event], end: float) -> Figure:
             for event in events
             if isinstance(event, Transferred) and {event.sender, event.receiver} == ends
         ]
-        # A transfer that an outage interrupts has not used the link meanwhile, whichever way it went on.
+        # A transfer that an outage interrupts has not used the link meanwhile, whichever route it took then.
         down = [(start, stop) for start, stop, up in states if not up]
         axes.broken_barh(
             [(start, stop - start) for start, stop in _without(_joined(using, end / 500), down)],
@@ -103,7 +103,7 @@ def _links_and_nodes(events: list[Event], end: float) -> Figure:
         axes.barh(0, 0, color=colour, label=label)
     axes.plot([], [], "|", color="#3d405b", label="exchanged")
     if any(isinstance(event, ViewChanged) for event in events):
-        axes.plot([], [], "D", color="#9d0208", ms=3.5, mew=0, label="others came or went")
+        axes.plot([], [], "D", color="#9d0208", ms=3.5, mew=0, label="membership changed")
     axes.legend(frameon=False, fontsize=8, ncols=7, loc="lower center", bbox_to_anchor=(0.5, 1.0))
     axes.set_yticks(range(len(rows)), rows, fontsize=8)
     axes.set(xlim=(0, end), ylim=(len(rows) - 0.4, -0.6), xlabel="seconds")
@@ -111,7 +111,7 @@ def _links_and_nodes(events: list[Event], end: float) -> Figure:
 
 
 def _while_on(times: list[tuple[float, bool]], end: float) -> list[tuple[float, float]]:
-    """From when to when something held that began and ended at these times, perhaps several times at once."""
+    """The spans in which something held that began and ended at these times, perhaps several times at once."""
     spans, depth, since = [], 0, 0.0
     for time, on in times:
         if on and depth == 0:
@@ -131,7 +131,7 @@ def _states(changes: list[LinkChanged], end: float) -> list[tuple[float, float, 
 
 
 def _joined(spans: list[tuple[float, float]], nearer_than: float) -> list[tuple[float, float]]:
-    """Spans that nearly touch become one: thousands of them would be a large file and look the same."""
+    """Joins spans that nearly touch: thousands of them would make a large file and look the same."""
     joined: list[tuple[float, float]] = []
     for start, stop in sorted(spans):
         if joined and start - joined[-1][1] <= nearer_than:
@@ -142,7 +142,7 @@ def _joined(spans: list[tuple[float, float]], nearer_than: float) -> list[tuple[
 
 
 def _without(spans: list[tuple[float, float]], gaps: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """What gaps leave of spans; gaps come in order."""
+    """Removes gaps from spans; gaps come in order."""
     for first, last in gaps:
         spans = [
             piece
@@ -154,7 +154,7 @@ def _without(spans: list[tuple[float, float]], gaps: list[tuple[float, float]]) 
 
 
 def _decisions(events: list[Event], end: float) -> Figure:
-    """How much is sent and by which way, why that changed, and how long exchanges were expected to take and took."""
+    """The share sent and its route, why they changed, and the expected and actual time of exchanges."""
     taken: dict[str, float] = {}
     plans: dict[str, Planned] = {}
     for event in events:
