@@ -96,7 +96,7 @@ def test_a_founder_comes_back(tmp_path: Path) -> None:
         started.append(start(tmp_path, "first", *founding))
         wait_for(lambda: new.exists() and '"members":2' in new.read_text())
         told = log.read_text()
-        assert "goes on as n0 with run" in told
+        assert "resumes as n0 in run" in told
         assert "remove that file" in told
         (again,) = re.findall(r"--join (\S+)", told)
         assert Invitation.parse(again).secret == Invitation.parse(invitation).secret
@@ -136,7 +136,7 @@ def test_a_power_cut_does_not_lose_the_run(tmp_path: Path) -> None:
         first = next(event for event in read_trace(new) if isinstance(event, Tested))
         assert first.steps > steps / 4, "not from the beginning"
         assert first.measure > best(old) - 0.1
-        assert "goes on from the checkpoint kept" in (tmp_path / "first.log").read_text()
+        assert "resumes from the checkpoint kept" in (tmp_path / "first.log").read_text()
     finally:
         for process in started:
             process.kill()

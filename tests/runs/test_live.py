@@ -56,13 +56,13 @@ def test_begin_join_and_leave(tmp_path: Path) -> None:
                     await asyncio.sleep(0.05)
                 joining.cancel()
                 await asyncio.wait([joining])
-                assert "straight" in _shown(boards[0])
+                assert "direct" in _shown(boards[0])
                 report = await ask_for_report(first.invitation, Identity(first.invitation.secret))
             network = parse_network(network_of(report), name="probed")
             assert set(network.node_names) == {"n0", "n1"}
             assert len(network.links) == 1
             await first.world.peer("n1").wait_until(reachable=False)
-            assert "away" in _shown(boards[0])
+            assert "unreachable" in _shown(boards[0])
             training.cancel()
             await asyncio.wait([training])
 
@@ -222,7 +222,7 @@ def test_others_do_not_choose_what_code_runs_here(tmp_path: Path) -> None:
 
     async def run() -> None:
         async with asyncio.timeout(60), begin_run(own, machine(tmp_path), _ignore) as first:
-            with pytest.raises(InvitationError, match="say --task os:abort if you want it run"):
+            with pytest.raises(InvitationError, match="add --task os:abort to run it"):
                 async with join_run(first.invitation, machine(tmp_path), _ignore):
                     pass
             agreed = dataclasses.replace(machine(tmp_path), task="os:abort")

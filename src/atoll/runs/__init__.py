@@ -1,4 +1,4 @@
-"""Runs: the nodes of a run put together, in every world, and whether they have reached the target."""
+"""Runs: assembles the nodes of a run, in every world, and decides when the target is reached."""
 
 from atoll.runs.node import Kit, build_node
 from atoll.runs.simulated import IDEAL_STRATEGY, simulate_run

@@ -22,14 +22,14 @@ def run_all(
     """Runs everything; traces go to `folder`.
 
     Yields each configuration when its run is done, and `None` every now and then in between, so that progress can be
-    shown.  Leaving early (an error, Ctrl-C) ends what is still running and removes its unfinished traces.
+    shown.  Leaving early (an error, Ctrl-C) ends the runs in progress and removes their unfinished traces.
 
     Args:
-        configs: what to run.
-        folder: where traces go.
+        configs: the runs.
+        folder: the folder for traces.
         jobs: how many at a time.
-        on_failure: is called with each run that failed, and why; the others go on.  If left out, the first failure is
-            raised here.
+        on_failure: called with each run that failed, and its error; the others continue.  By default, the first failure
+            is raised here.
     """
     folder.mkdir(parents=True, exist_ok=True)
     left = {config.file_name for config in configs}

@@ -1,4 +1,4 @@
-"""Cards and machines: what a live run is about, and what a machine brings to it."""
+"""Cards and machines: the description of a live run, and the resources of a machine in it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ LARGEST_TEXT = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """What a run is about."""
+    """The description of a live run."""
 
     task: str
     strategy: str
@@ -28,7 +28,7 @@ class Card:
     islands: str = ""
     """How islands hold the model (`parse_islands`); empty: every node holds all of it."""
     parameters: int = 0
-    """How many values a script's model has; 0 where that is not known, or not said."""
+    """How many values a script's model has; 0 if unknown."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -59,7 +59,7 @@ class Card:
         return card
 
     def check(self) -> None:
-        """Refuses what cannot be."""
+        """Raises if a value is invalid."""
         for name in ("task", "strategy", "shards", "islands"):
             value = getattr(self, name)
             if not isinstance(value, str) or len(value) > LARGEST_TEXT:
@@ -77,21 +77,21 @@ class Card:
 
 @dataclass(frozen=True, kw_only=True)
 class LocalMachine:
-    """What this machine brings."""
+    """The resources and options of this machine."""
 
     data: Path | None
     device: str
     listen: Address | None
-    """Where it can be dialled; `None`: it only dials."""
+    """The address where it accepts connections; `None`: it only dials."""
     public: Sequence[Address]
-    """What to tell others to dial, if that is another address."""
+    """The addresses that others should dial, if they differ."""
     out: Path | None
-    """Where its trace goes; `None`: nowhere."""
+    """The folder for its trace; `None`: no trace."""
     task: str | None = None
     """The task that its user has named."""
     key: Path | None = None
-    """Where its key is kept; `None`: nowhere."""
+    """The file for its key; `None`: none."""
     memory: float | None = None
-    """Bytes that an island may use of it; `None`: what the run says, or what is free."""
+    """Bytes of memory that an island may use; `None`: what the run says, or the free memory."""
     checkpoint: Path | None = None
-    """Where it keeps its state, or what it holds of an island's model; `None`: nowhere."""
+    """The file for its state, or for its layers of an island's model; `None`: none."""

@@ -1,4 +1,4 @@
-"""One run on an emulated network: configuration and trace are as in simulation, and everything is measured for real."""
+"""One run on an emulated network: configuration and trace are as in simulation, and all times are real."""
 
 import contextlib
 import dataclasses
@@ -49,21 +49,21 @@ FOLLOWED = (
     WayMeasured,
 )
 LATE_SHARE, CPU_SHARE = 0.05, 0.8
-"""A switch that delivers more of its packets late, or is busier, is not to be believed."""
+"""The limits of a valid run: the share of packets that the switch delivers late, and its share of a core."""
 
 
 def emulate_all(
     configs: list[RunConfig], folder: Path, *, on_failure: Callable[[RunConfig, Exception], None] | None = None
 ) -> Generator[RunConfig | None, None, None]:
-    """Runs everything, one after the other, since the runs would share the machine; traces go to `folder`.
+    """Runs everything, one run after the other, since they share the machine; traces go to `folder`.
 
     Yields each config when it is done, and `None` every now and then in between, so that progress can be shown.
 
     Args:
-        configs: what to run.
-        folder: where traces go.
-        on_failure: is called with each run that failed, and why; the others go on.  If left out, the first failure is
-            raised here.
+        configs: the runs.
+        folder: the folder for traces.
+        on_failure: called with each run that failed, and its error; the others continue.  By default, the first failure
+            is raised here.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for config in configs:
@@ -81,9 +81,9 @@ def emulate_all(
 
 
 def run_emulated(config: RunConfig, trace_path: Path) -> Generator[None, None, None]:
-    """Runs in real time on an emulated network, until the target is reached by all, or by half long ago, or the limit.
+    """Runs in real time on an emulated network, until all nodes reach the target, half did long ago, or the limit.
 
-    The trace grows by what people like to follow while it runs, and has everything, in order, at the end.
+    The trace first gets the events that people follow during the run; at the end it has all events, in order.
     """
     limit_s = DEFAULT_LIMIT_S if config.limit_s is None else config.limit_s
     dataclasses.replace(config, limit_s=limit_s).write(trace_path.with_suffix(".toml"))
@@ -139,7 +139,7 @@ def _has_trained(nodes: Path) -> bool:
 
 
 def _refuse_what_nobody_held(nodes: Path) -> None:
-    """Where islands were to hold the model, and never could, a run without a step is no result."""
+    """Raises if islands were to hold the model and never could: a run without a step is no result."""
     events = (event for file in nodes.glob(NODE_TRACES) for event in read_trace(file))
     formed = [event for event in events if isinstance(event, IslandsFormed)]
     if formed and not any(event.stages for event in formed):
@@ -147,7 +147,7 @@ def _refuse_what_nobody_held(nodes: Path) -> None:
 
 
 def _merge(nodes: Path, trace_path: Path, reason: str, stats: SwitchStats) -> None:
-    """Makes one trace of all: in order of time, without what was before the beginning."""
+    """Merges all traces into one, in order of time, without events before the beginning."""
     files = [nodes / SWITCH_TRACE, *sorted(nodes.glob(NODE_TRACES))]
     events = [event for file in files for event in read_trace(file)]
     ended_s = max(event.at for event in events if isinstance(event, RunEnded))

@@ -1,4 +1,4 @@
-"""A node of a training run on an emulated network: what a node process runs."""
+"""A node of a training run on an emulated network: the program of a node process."""
 
 import math
 from collections.abc import Coroutine
@@ -17,8 +17,8 @@ __all__ = ["node", "settings_for", "slowness"]
 
 
 def settings_for(config: RunConfig) -> dict[str, Any]:
-    """What a node process must know of a run: its configuration, and with islands, who holds what and what is known of
-    nodes and links, to plan anew by.
+    """The settings of a node process: the run's configuration, and with islands, their layout and the facts about nodes
+    and links, for later plans.
     """
     faults = "\n".join(fault.as_toml() for fault in config.faults)
     found = {key: value for key, value in config.as_dict().items() if key not in {"network", "fault"}}
@@ -32,7 +32,7 @@ def settings_for(config: RunConfig) -> dict[str, Any]:
 
 
 def node(world: LiveWorld, settings: dict[str, Any]) -> Coroutine[Any, Any, None]:
-    """Makes everything ready, and returns what trains until it is told to leave."""
+    """Prepares everything, and returns a coroutine that trains until cancelled."""
     torch.set_num_threads(1)  # the nodes of an emulation share a machine
     config = RunConfig.from_dict(settings["config"])
     faults = parse_faults(settings["faults"], world.names)
@@ -52,13 +52,13 @@ def node(world: LiveWorld, settings: dict[str, Any]) -> Coroutine[Any, Any, None
 
 
 def slowness(world: LiveWorld, faults: tuple[Fault, ...]) -> "Slowness":
-    """How much slower than it should be a node is, by a script of faults."""
+    """How much slower a node is than normal, by a fault script."""
     own = [fault for fault in faults if fault.kind in ("slow", "hang") and world.name in fault.nodes]
     return Slowness(own, world.step_s)
 
 
 class Slowness:
-    """How much slower than it should be a machine is at a time; a step during which it hangs ends with that."""
+    """How much slower a machine is than normal at a time; a step during which it hangs ends when the hang ends."""
 
     def __init__(self, faults: list[Fault], step_s: float) -> None:
         self._faults = faults

@@ -1,7 +1,7 @@
-"""A member of a live run: this machine trains together with others that join and leave as they like.
+"""A member of a live run: this machine trains together with others that join and leave at any time.
 
-A run has a number of seats, each with a name.  Whoever begins it takes the first; who joins is given one that is free,
-with the run's card, which says what is learned and by which communication strategy.
+A run has a number of seats, each with a name.  The node that begins it takes the first; a node that joins gets a free
+one, with the run's card, which names the task and the communication strategy.
 """
 
 import asyncio
@@ -33,10 +33,10 @@ SETTLE_S = 1.5
 """How long a node that joins waits for others to say that its seat is taken."""
 TRIES = 5
 IN_USE_S = 12.0
-"""How long a key may seem to be in use by a process that is gone: the others miss it in a few seconds."""
+"""How long a key may seem in use by a process that has ended: the others notice that in a few seconds."""
 TRY_EVERY_S = 0.5
 ASK_S = 6.0
-"""How long a machine that remembers its seat waits for somebody to give it one."""
+"""How long a machine that remembers its seat waits for another node to give it one."""
 REMEMBER_EVERY_S = 10.0
 
 
@@ -49,33 +49,33 @@ class Member:
         self.world = world
         self.card = card
         self.trace = trace
-        """Where its trace goes; `None`: nowhere."""
+        """The file of its trace; `None`: none."""
         self._invitation = invitation
         self._machine = machine
 
     @property
     def invitation(self) -> Invitation:
-        """For others: this node's addresses first, then those of the others."""
+        """An invitation for others: this node's addresses first, then those of the others."""
         known = [*self.world.host.own_addresses]
         for addresses in self.world.host.addresses.values():
             known += addresses
         return dataclasses.replace(self._invitation, addresses=tuple(dict.fromkeys(known))[:8])
 
     async def train(self, *, steps: int | None = None, save: Path | None = None) -> None:
-        """Trains until cancelled, or for so many steps; then leaves as one should.
+        """Trains until cancelled, or for this many steps; then leaves the run properly.
 
         Args:
-            steps: how many.
-            save: where the model goes at the end.
+            steps: the number of steps.
+            save: the file for the model at the end.
         """
         config, machine, world = self.card.config(self._machine), self._machine, self.world
         if self.card.task.startswith("script "):
             script = self.card.task.removeprefix("script ")
-            raise InvitationError(f"this run trains {script}: write your copy of it behind the invitation")
+            raise InvitationError(f"this run trains {script}: add your copy of it after the invitation")
         kit = await world.aside(lambda: Kit(config, self.card.names))
         node = await world.aside(lambda: build_node(world, kit, keep=machine.checkpoint, memory=machine.memory))
         if machine.checkpoint and machine.checkpoint.exists():
-            log.warning("goes on from the checkpoint %s", machine.checkpoint)
+            log.warning("resumes from the checkpoint %s", machine.checkpoint)
         if self.trace:
             config.write(self.trace.with_suffix(".toml"))
         for event in node.opening(at=world.now):
@@ -84,7 +84,7 @@ class Member:
 
 
 class _Watched:
-    """A trace that somebody looks at as it is written."""
+    """A trace whose events are also passed to a callback."""
 
     def __init__(self, trace: Journal, watch: Callable[[Event], None]) -> None:
         self._trace = trace
@@ -100,7 +100,7 @@ class _Watched:
 
 @dataclass(frozen=True)
 class _Entrant:
-    """Who wants a seat."""
+    """A machine that wants a seat."""
 
     invitation: Invitation
     identity: Identity
@@ -108,12 +108,12 @@ class _Entrant:
     watch: Callable[[Event], None]
     kept: KeyFile | None
     is_founder: bool = False
-    """Whether the run begins with what it holds."""
+    """Whether the run begins with its model."""
 
 
 @contextlib.asynccontextmanager
 async def begin_run(card: Card, machine: LocalMachine, watch: Callable[[Event], None]) -> AsyncIterator[Member]:
-    """Begins a run: this machine takes the first seat.  A machine that can be dialled and has a key file goes on with
+    """Begins a run: this machine takes the first seat.  A machine that accepts connections and has a key file resumes
     the run that it was in.
     """
     card.check()
@@ -124,11 +124,11 @@ async def begin_run(card: Card, machine: LocalMachine, watch: Callable[[Event], 
             if machine.task and machine.task != theirs.task:
                 raise InvitationError(
                     f"{kept.run_path} remembers a run of {theirs.task!r}, and --task is {machine.task!r}: "
-                    "remove that file to begin another run, or leave out --task to go on with it"
+                    "remove that file to begin another run, or leave out --task to resume it"
                 )
             told = f"{theirs.task}, {theirs.strategy}, {theirs.shards} shards, seed {theirs.seed}"
             log.warning(
-                "goes on as %s with run %s (%s), which %s remembers; to begin another run, remove that file",
+                "resumes as %s in run %s (%s), which %s remembers; to begin another run, remove that file",
                 *(remembered.name, remembered.invitation.run_id, told, kept.run_path),
             )
             async with _join(remembered.invitation, machine, watch, kept, remembered) as member:
@@ -144,7 +144,7 @@ async def begin_run(card: Card, machine: LocalMachine, watch: Callable[[Event], 
 async def join_run(
     invitation: Invitation, machine: LocalMachine, watch: Callable[[Event], None]
 ) -> AsyncIterator[Member]:
-    """Joins a run: takes a seat that is free, and another one if somebody else has it after all."""
+    """Joins a run: takes a free seat, or another one if that turns out to be taken."""
     with hold_key(machine.key) as kept:
         remembered = kept.recall() if kept else None
         if remembered and remembered.secret != invitation.secret:
@@ -161,7 +161,7 @@ async def _join(
     kept: KeyFile | None,
     remembered: Remembered | None,
 ) -> AsyncIterator[Member]:
-    """Takes a seat in a run that there is, or was: if nobody answers, the one that this machine remembers."""
+    """Takes a seat in a run; if no node answers, the one that this machine remembers."""
     if remembered:
         known = dict.fromkeys([*invitation.addresses, *remembered.invitation.addresses])
         invitation = dataclasses.replace(invitation, addresses=tuple(known))
@@ -169,9 +169,9 @@ async def _join(
         entrant = _Entrant(invitation, Identity(invitation.secret, machine.key), machine, watch, kept)
         seat = await _find_seat(entrant, remembered)
         card = Card.read(seat.card)
-        if ":" in card.task and machine.task != card.task:  # others shall not choose what code runs here
+        if ":" in card.task and machine.task != card.task:  # others must not choose the code that runs here
             raise InvitationError(
-                f"the run's task is {card.task!r}, code on this machine: say --task {card.task} if you want it run"
+                f"the run's task is {card.task!r}, code on this machine: add --task {card.task} to run it"
             )
         if seat.name not in card.names:
             raise InvitationError(f"the run gave a seat that it does not have: {seat.name!r}")
@@ -185,11 +185,11 @@ async def _join(
             log.warning("seat %s is taken (%s); asking for another", seat.name, conflict)
             invitation = member.invitation  # with everybody who was met
             remembered = None
-    raise InvitationError("every seat that was given turned out to be taken: try again")
+    raise InvitationError("every seat that was offered is taken: try again")
 
 
 async def _find_seat(entrant: _Entrant, remembered: Remembered | None) -> Seat:
-    """Asks for a seat; if nobody answers, the one that is remembered."""
+    """Asks for a seat; if no node answers, returns the remembered one."""
     loop = asyncio.get_running_loop()
     until = loop.time() + IN_USE_S
     while True:
@@ -201,7 +201,7 @@ async def _find_seat(entrant: _Entrant, remembered: Remembered | None) -> Seat:
                 raise
             if loop.time() > until:
                 raise _key_in_use(entrant.machine, str(error)) from None
-            await asyncio.sleep(TRY_EVERY_S)  # the process before this one may not be missed yet
+            await asyncio.sleep(TRY_EVERY_S)  # the others may not have noticed yet that the previous process ended
         except (InvitationError, TimeoutError) as error:
             if remembered is None:
                 raise
@@ -214,8 +214,8 @@ async def _find_seat(entrant: _Entrant, remembered: Remembered | None) -> Seat:
 
 
 async def _settle(host: Host) -> str:
-    """Waits for others to say that the seat is taken; says why this machine cannot have it.  That its key is in use may
-    be about the process before this one, which the others miss in a few seconds.
+    """Waits for others to say that the seat is taken; returns why this machine cannot have it.  "Key in use" may refer
+    to the previous process: the others notice in a few seconds that it has ended.
     """
     await asyncio.sleep(SETTLE_S)
     for _ in range(round(IN_USE_S / TRY_EVERY_S)):
@@ -255,7 +255,7 @@ async def _sit(seat: Seat, entrant: _Entrant, remembered: Remembered | None = No
             seed=card.seed,
             begin_at=loop.time() - seat.age_s,
             congestion=best_congestion(),
-            is_late=True,  # nobody is here yet whom this node could have begun with
+            is_late=True,  # no other node began together with this one
             is_founder=entrant.is_founder,
         )
         host = world.host
@@ -268,7 +268,7 @@ async def _sit(seat: Seat, entrant: _Entrant, remembered: Remembered | None = No
                     host.addresses[name] = addresses
             for name, peer in (remembered.peers if remembered else {}).items():
                 if name in host.sessions and peer.id:
-                    host.sessions[name].id = peer.id  # who had that seat gets it back
+                    host.sessions[name].id = peer.id  # that key keeps its seat
             world.record(
                 RunStarted(
                     at=world.now,
@@ -291,7 +291,7 @@ async def _sit(seat: Seat, entrant: _Entrant, remembered: Remembered | None = No
 
 @contextlib.asynccontextmanager
 async def _remembering(kept: KeyFile | None, world: LiveWorld, invitation: Invitation) -> AsyncIterator[None]:
-    """Keeps the run beside the machine's key, now, every now and then, and at the end."""
+    """Saves the run beside the machine's key: now, regularly, and at the end."""
     if kept is None:
         yield
         return

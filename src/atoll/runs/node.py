@@ -1,4 +1,4 @@
-"""The composition root: what a node of a run is made of, in every world.
+"""The composition root: assembles a node of a run, in every world.
 
     kit = Kit(config, members)          what the nodes of a process share
     node = build_node(world, kit)       one of them
@@ -37,19 +37,19 @@ from atoll.world.live.world import LiveWorld
 __all__ = ["AfterStep", "Kit", "RunNode", "build_node", "check_device", "until_the_end"]
 
 AfterStep = Callable[[Callable[[], Saved]], Awaitable[None] | None]
-"""Called after every step, with what gives the node's state at that moment; the next step waits for what it returns."""
+"""Called after every step, with a function that returns the node's state; the next step awaits its result."""
 
 
 class Kit:
-    """What all nodes of a run in one process share: the task, its examples, the strategy, the layout of islands.
+    """The objects that all nodes of a run in one process share: task, examples, strategy, layout of islands.
 
     Args:
-        config: of the run.
+        config: the run's configuration.
         members: all nodes.
         task: used instead of the one that the configuration names.
-        layout: of islands, used instead of the one that follows from the network.
-        facts: what is known of machines and links, where there is no network to be seen.
-        faults: machines may compute wrongly; what the configuration says if left out.
+        layout: the islands, instead of those that follow from the network.
+        facts: what is known about machines and links, if there is no network description.
+        faults: faults of computation; by default those of the configuration.
     """
 
     def __init__(
@@ -92,25 +92,25 @@ class RunNode(abc.ABC):
         """How many parameters the whole model has."""
 
     def opening(self, at: float = 0.0) -> list[Event]:
-        """What the trace says first."""
+        """The first events of the trace."""
         started = self._kit.parts.started(self._kit.config.strategy, self.size, at=at)
         return [started, self._kit.layout.formed()] if self._kit.layout else [started]
 
     @abc.abstractmethod
     def load(self, saved: Saved, *, anew: bool = False) -> None:
-        """Goes on from a state, unless it has crashed since, and begins anew."""
+        """Resumes from a state; `anew`: the node has crashed since, and restarts."""
 
     @abc.abstractmethod
     async def run(self, *, steps: int | None = None, save: Path | None = None) -> None:
-        """Trains until cancelled, or for so many steps.
+        """Trains until cancelled, or for this many steps.
 
         Args:
-            steps: how many.
-            save: where the model goes at the end.
+            steps: the number of steps.
+            save: the file for the model at the end.
         """
 
     async def closing(self) -> list[Event]:
-        """What the trace says last: the final test, and which examples were used."""
+        """The last events of the trace: the final test, and the examples used."""
         world, task, at = self.world, self._kit.task, self.world.now
         events: list[Event] = [examples_used(self._kit.parts.used, at, world.name)]
         measure = await world.aside(lambda: self._test_finally(task))
@@ -120,11 +120,11 @@ class RunNode(abc.ABC):
 
     @abc.abstractmethod
     def _test_finally(self, task: Task) -> float | None:
-        """What the task tests at the end; `None` where it tests nothing, or this node has no whole model."""
+        """The task's final test; `None` if it has none, or this node has no whole model."""
 
 
 class ReplicaNode(RunNode):
-    """A node that holds all of the model."""
+    """A node that holds the whole model."""
 
     def __init__(self, world: World, kit: Kit, *, at_boundary: AfterStep | None, keeper: Keeper | None) -> None:
         super().__init__(world, kit)
@@ -164,8 +164,8 @@ class ReplicaNode(RunNode):
 
 
 class StageNode(RunNode):
-    """A node of an island, which holds some layers of the model.  Over real links it first finds out what its machine
-    and its links are like.
+    """A node of an island, which holds some layers of the model.  Over real links it first measures its machine and its
+    links.
     """
 
     def __init__(
@@ -202,7 +202,7 @@ class StageNode(RunNode):
     def load(self, saved: Saved, *, anew: bool = False) -> None:
         assert self._node is not None, "only where islands are laid out"
         if anew:
-            self._node.store.shelve(saved["layers"].tobytes())  # it has what it wrote before
+            self._node.store.shelve(saved["layers"].tobytes())  # its own checkpoint survives the crash
         else:
             self._node.load(saved)
 
@@ -245,12 +245,12 @@ def build_node(
     """One node of a run.
 
     Args:
-        world: where it is.
-        kit: what it shares with others in this process.
+        world: the node's world.
+        kit: the objects that it shares with others in this process.
         at_boundary: called after every step.
-        seated: told when a node of an island takes a seat.
-        keep: a file in which it keeps its state, and from which it goes on if it is there.
-        memory: bytes that an island may use of this machine; what the settings say, or what is free, if left out.
+        seated: called when a node of an island takes a seat.
+        keep: a file for its state; if it exists, the node resumes from it.
+        memory: bytes that an island may use here; by default what the settings say, or the free memory.
     """
     identity = kit.config.identity
     if kit.settings:
@@ -265,7 +265,7 @@ def build_node(
 
 
 async def until_the_end(node: RunNode, *, steps: int | None = None, save: Path | None = None) -> None:
-    """Trains until cancelled, or for so many steps; then records what there is to say at the end."""
+    """Trains until cancelled, or for this many steps; then records the last events."""
     try:
         await node.run(steps=steps, save=save)
     except asyncio.CancelledError:
@@ -280,7 +280,7 @@ async def _close(node: RunNode) -> None:
 
 
 def check_device(name: str) -> str:
-    """Refuses a device that is not here.  On a GPU, kernels that give the same bytes each time are chosen."""
+    """Raises if a device does not exist.  On a GPU, it selects deterministic kernels."""
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:

@@ -1,4 +1,4 @@
-"""One run: a network, a task, a strategy and a seed go in, a trace comes out."""
+"""One simulated run: from a network, a task, a strategy and a seed to a trace."""
 
 import dataclasses
 import math
@@ -42,26 +42,24 @@ from atoll.world.sim.world import SimWorld
 __all__ = ["IDEAL_STRATEGY", "simulate_run"]
 
 IDEAL_STRATEGY = "allreduce:quantity=gradient"
-"""What all are compared with, on perfect links: gradients averaged every step."""
-"""Virtual seconds of a run that nobody has given a limit."""
+"""The reference for all strategies, on perfect links: gradients averaged every step."""
 
 
 def simulate_run(
     config: RunConfig, trace_path: Path, *, task: Task | None = None, layout: Layout | None = None
 ) -> None:
-    """Runs in the simulated world, until the target is reached by all, or by half long ago, or the limit.
+    """Runs in the simulated world, until all nodes reach the target, half did long ago, or the limit.
 
-    A run with checkpoints is one of several legs: every so often all nodes are stopped where they are, and go on from
-    what they were at their last step boundary.  So a run that is resumed writes the bytes that the one before it would
-    have written.
+    A run with checkpoints consists of several legs: regularly all nodes are stopped where they are, and resume from
+    their last step boundary.  So a resumed run writes the same bytes as the run before it would have written.
 
     Args:
-        config: what to run.
-        trace_path: where the trace goes; a folder: there, under the configuration's own name.
+        config: the run's configuration.
+        trace_path: the file for the trace; or a folder, for a file with the configuration's own name.
         task: used instead of the one that the configuration names.
-        layout: of islands, used instead of the one that follows from the network.
+        layout: the islands, instead of those that follow from the network.
     """
-    torch.set_num_threads(1)  # runs are many processes on few cores; threads would only get in each other's way
+    torch.set_num_threads(1)  # many processes run on few cores, so more threads would only slow them down
     limit_s = DEFAULT_LIMIT_S if config.limit_s is None else config.limit_s
     config = dataclasses.replace(config, limit_s=limit_s)
     kit = Kit(config, config.links.node_names, task=task, layout=layout)
@@ -70,11 +68,11 @@ def simulate_run(
     begin_s, nodes, known = 0.0, dict[str, Saved](), Saved()
     if config.resume:
         if config.checkpoints is None:
-            raise CheckpointError("there is nothing to resume from: expected where the checkpoints are")
+            raise CheckpointError("there is nothing to resume from: expected a folder of checkpoints")
         place = latest(config.checkpoints)
         begin_s, nodes, known = read_run(place, config.links.node_names, config.identity)
         if begin_s >= limit_s:
-            raise CheckpointError(f"{place}: is at {begin_s:g} s, and the limit is {limit_s:g} s: expected a later one")
+            raise CheckpointError(f"{place}: at {begin_s:g} s, and the limit is {limit_s:g} s: expected a later limit")
         shutil.copyfile(place / TRACE, trace_path)
     elif config.checkpoints:
         forget(config.checkpoints)
@@ -103,14 +101,14 @@ def _run_leg(
     """Runs a leg of a run.
 
     Args:
-        kit: what the nodes share.
-        referee: sees all of it.
+        kit: the objects that the nodes share.
+        referee: sees all events.
         begin_s: when it begins.
         until_s: when it ends, at the latest.
-        nodes: what the nodes were when the leg before it ended.
+        nodes: the nodes' states at the end of the previous leg.
 
     Returns:
-        what they are now, if there are to be checkpoints: all that are here, each at its last step boundary.
+        Their states now, if there are checkpoints: of all live nodes, each at its last step boundary.
     """
     config = kit.config
     simulation = Simulation(config.links, seed=config.seed, trace=referee, faults=config.faults)
@@ -134,7 +132,7 @@ def _run_leg(
         if isinstance(node, ReplicaNode):
             referee.replicas[world.name] = node.replica
             if world.now != begin_s:
-                states.pop(world.name, None)  # what it was before it crashed is gone
+                states.pop(world.name, None)  # its state before the crash is lost
         if world.name in nodes:
             node.load(nodes[world.name], anew=world.now != begin_s)
         await node.run()
@@ -144,7 +142,7 @@ def _run_leg(
 
 
 class _Islands:
-    """The islands of a leg as whole models: in simulation somebody can see all stages at once."""
+    """The islands of a leg as whole models: a simulation can see all stages at once."""
 
     def __init__(self, kit: Kit, referee: "_Referee") -> None:
         self._kit = kit
@@ -152,7 +150,7 @@ class _Islands:
         self._whole: dict[tuple[str, ...], Assembly] = {}
 
     def seated(self, world: World, order: tuple[str, ...], layers: nn.Module) -> Assembly:
-        """The whole model of a node's island; of the one that it was in before there is none any more."""
+        """The whole model of a node's island; the one that it was in before no longer exists."""
         whole, replicas = self._whole, self._referee.replicas
         for old in [each for each in whole if world.name in each and each != order]:
             if replicas.get(old[-1]) is whole.pop(old):
@@ -165,7 +163,7 @@ class _Islands:
 
 
 class _Judged(Protocol):
-    """A model that a referee can see."""
+    """A model that a referee can test."""
 
     @property
     def model(self) -> nn.Module: ...
@@ -195,7 +193,7 @@ class _Referee:
         self.over = False
 
     def begin(self, simulation: Simulation, *, last: bool) -> None:
-        """A leg begins, and whether there is none after it."""
+        """Begins a leg; `last`: no leg follows."""
         self._simulation, self._is_last = simulation, last
         self.replicas.clear()
 
@@ -203,7 +201,7 @@ class _Referee:
         return {"referee": note({"tests": self._tests}), "used": self._used}
 
     def load(self, saved: Saved, events: Iterable[Event]) -> None:
-        """Goes on from a checkpoint, and from what the trace says until then."""
+        """Resumes from a checkpoint, and from the trace until then."""
         for event in events:
             self._verdict.watch(event)
         self._tests = read_note(saved["referee"])["tests"]
@@ -236,7 +234,7 @@ class _Referee:
                 self._trace.record(FinalTested(at=now, node=name, measure=measure))
 
     def write_model(self, path: Path) -> None:
-        """Writes the model of the first node, or island, that is here."""
+        """Writes the model of the first live node, or island."""
         assert self._simulation is not None
         here = [name for name in self.replicas if name not in self._simulation.crashed]
         if not here:
@@ -244,7 +242,7 @@ class _Referee:
         safetensors.torch.save_model(self.replicas[here[0]].model, str(path))
 
     def _test_mean(self, now: float) -> None:
-        """In simulation somebody can see all replicas at once."""
+        """Tests the mean of all replicas, which only a simulation can see at once."""
         replicas = list(self.replicas.values())
         own = replicas[0].read(Quantity.PARAMETERS)
         mean: Vector = np.stack([replica.read(Quantity.PARAMETERS) for replica in replicas]).mean(axis=0)

@@ -7,15 +7,15 @@ from atoll.trace import Event, Targets
 __all__ = ["Verdict"]
 
 LINGER = 1.5
-"""A run goes on until all nodes have the target, but not beyond this many times what half of them took."""
+"""A run continues until all nodes reach the target, but at most this many times as long as half of them took."""
 
 
 class Verdict:
-    """Sees every event, and says when the run is over.
+    """Sees every event, and decides when the run is over.
 
     Args:
-        nodes: of the run.
-        stops: whether the run ends when the target is reached; else only the limit ends it.
+        nodes: the nodes of the run.
+        stops: whether the run ends when the target is reached; otherwise only the limit ends it.
     """
 
     def __init__(self, nodes: Sequence[str], *, stops: bool) -> None:
@@ -23,12 +23,12 @@ class Verdict:
         self._stops = stops
 
     def watch(self, event: Event) -> None:
-        """The next event."""
+        """Processes the next event."""
         self._targets.watch(event)
 
     def is_over(self, now: float) -> bool:
         found = self._targets
-        if not self._stops or not found.live:  # nobody is at work: that may change
+        if not self._stops or not found.live:  # no node is live: that may change
             return False
         half_s = found.arrivals.half
         return found.arrived >= found.live or (half_s is not None and now > LINGER * half_s)
