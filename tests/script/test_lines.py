@@ -22,10 +22,10 @@ def test_who_comes_and_goes(capsys: pytest.CaptureFixture[str], monkeypatch: pyt
     lines.end()
     lines.watch(ReachChanged(at=8.0, node="n0", peer="n1", reachable=False))
     assert capsys.readouterr().err.splitlines() == [
-        "atoll: n0 reaches n1; 2 nodes are here",
+        "atoll: n0 reaches n1; 2 nodes are online",
         "atoll: n0 has the run's model now",
         "atoll: n0 has lost n1; it is alone",
-        "atoll: n0 reaches n1 again, after 4.5 s; 2 nodes are here",
+        "atoll: n0 reaches n1 again, after 4.5 s; 2 nodes are online",
     ]
     assert not logging.getLogger().handlers
     assert not logging.getLogger("atoll").handlers

@@ -72,8 +72,8 @@ def test_others_notice_at_once(tmp_path: Path) -> None:
             process.terminate()
             process.wait(20)
         wait_for(lambda: "n0 has lost n1; it is alone" in (first / "log").read_text(), first / "log", 20)
-        assert "atoll: n0 reaches n1; 2 nodes are here" in (first / "log").read_text()
-        assert "atoll: n1 reaches n0; 2 nodes are here" in (second / "log").read_text()
+        assert "atoll: n0 reaches n1; 2 nodes are online" in (first / "log").read_text()
+        assert "atoll: n1 reaches n0; 2 nodes are online" in (second / "log").read_text()
         assert "has lost" not in (second / "log").read_text(), "who leaves has lost nobody"
         reach = [event for event in read_trace(first / "n0.jsonl") if isinstance(event, ReachChanged)]
         assert reach[0].reachable

@@ -1,4 +1,4 @@
-"""The per-node agent of a script: the world in its thread, the strategy, and the model as that sees it."""
+"""The per-node agent of a script: the world in its thread, the strategy, and the model as the strategy sees it."""
 
 import asyncio
 import contextlib
@@ -29,22 +29,22 @@ NO_TARGET = 1e9
 
 
 class StepNews(NamedTuple):
-    """What all processes of a node must know."""
+    """What all processes of a node must know after a step."""
 
     changed: bool = False
     """Whether a strategy has changed the model."""
     remembers_anew: bool = False
-    """Whether the optimiser was handed what another's remembers."""
+    """Whether the optimiser received the state of another node's."""
     present: Present = Present(0, 1)
-    """Who is here."""
+    """This node's rank among the present nodes, and their number."""
     batch_factor: float = 1.0
-    """How much of a batch is to be taken."""
+    """The factor of the batch size."""
     global_step: int = 0
-    """How many steps the model has behind it."""
+    """How many steps the model has had."""
 
 
 class Agent:
-    """Speaks for one node."""
+    """The agent of one node."""
 
     def __init__(self, launch: Launch, strategy: str, target: float, *, rising: bool) -> None:
         self._target, self._rising = target, rising
@@ -77,7 +77,7 @@ class Agent:
 
     @property
     def members(self) -> tuple[str, ...]:
-        """Who is here now."""
+        """The nodes that are present now."""
         if self._replica is None:
             here = {name for name in self.world.peer_names if self.world.peer(name).reachable}
             return tuple(name for name in self.world.names if name in here or name == self.name)
@@ -85,7 +85,7 @@ class Agent:
 
     @property
     def present(self) -> Present:
-        if self._stages:  # an island takes data as a node does
+        if self._stages:  # an island shares data as one node
             return Present(*self._stages.place)
         members = self.members
         return Present(members.index(self.name), len(members))
@@ -95,7 +95,7 @@ class Agent:
         return parse_strategy(self.strategy).uses_gradients
 
     def news(self) -> "StepNews":
-        """What has changed since this was asked last."""
+        """The changes since the last call."""
         replica = self._replica
         if replica is None:
             return StepNews(present=self.present)
@@ -106,7 +106,7 @@ class Agent:
         return told
 
     def memory(self) -> Saved:
-        """What the optimiser remembers."""
+        """The state of the optimiser."""
         assert self._replica is not None
         return self._replica.memory()
 
@@ -122,10 +122,10 @@ class Agent:
         if card.setdefault("parameters", size) not in {0, size}:
             told = f"the model has {size} values here and {card['parameters']} in the run"
             raise AtollError(f"{told}: run the same script with the same arguments on all nodes")
-        card["parameters"] = size  # for those who join
+        card["parameters"] = size  # for nodes that join
 
     def hold(self, model: nn.Module, optimizer: Optimizer, example_batch: Batch, **more: Any) -> Stages:
-        """A part of a model that several nodes hold together."""
+        """Trains a part of a model that several nodes hold together."""
         self._refuse_another_size(sum(each.numel() for each in model.parameters()))
         self._stages = Stages(
             self._thread, self.strategy, model, optimizer, example_batch, started=self._started, **more
@@ -133,7 +133,7 @@ class Agent:
         return self._stages
 
     def computed(self) -> None:
-        """A step's computing is done."""
+        """Records that the computation of a step is done."""
         since, at = self._thread.rest_of_step()
         self.world.record(Computed(at=at, node=self.name, since=since, steps=1))
 
@@ -180,7 +180,7 @@ class Agent:
 
     def close(self) -> None:
         if self._stages:
-            with contextlib.suppress(AtollError):  # whatever has failed was told before
+            with contextlib.suppress(AtollError):  # failures were reported before
                 self._stages.close()
         self._thread.close()
 
@@ -196,7 +196,7 @@ class Agent:
             world.record(self._started(replica.size))
 
     async def _take_first_model(self, replica: ScriptReplica) -> None:
-        """Who begins together begins alike."""
+        """Takes the model of the first node, so that nodes that begin together begin with the same model."""
         world, first = self.world, self.world.names[0]
         values = replica.read(Quantity.PARAMETERS)
         if world.name == first:
@@ -207,7 +207,7 @@ class Agent:
             async with asyncio.timeout(FIRST_MODEL_S):
                 message = await world.peer(first).receive(FIRST_MODEL)
         except TimeoutError:
-            raise AtollError(f"{first}, which all begin like, sent no model in {FIRST_MODEL_S:.0f} s") from None
+            raise AtollError(f"{first}, whose model all nodes begin with, sent none in {FIRST_MODEL_S:.0f} s") from None
         theirs = np.frombuffer(message.body, dtype=np.float32)
         if len(theirs) != len(values):
             here = f"the model has {len(values)} values here and {len(theirs)} on {first}"
@@ -216,7 +216,7 @@ class Agent:
 
     async def _save(self) -> Saved:
         if self._replica is None:
-            raise CheckpointError("run.checkpoint: call run.wrap first, which says what is to be saved")
+            raise CheckpointError("run.checkpoint: call run.wrap first, so that there is a state to save")
         return {**under("replica", self._replica.save()), **under("talk", self._talk.save())}
 
     async def _load(self, saved: Saved) -> None:

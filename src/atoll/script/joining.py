@@ -1,4 +1,4 @@
-"""How a script takes part in a run: `atoll.join()`."""
+"""How a script joins a run: `atoll.join()`."""
 
 import contextlib
 from collections.abc import AsyncIterator, Callable
@@ -33,26 +33,26 @@ def join(
     out: Path | str | None = None,
     key: Path | str | None = None,
 ) -> Run:
-    """Takes part in a run: the one that the launcher is for (`atoll run`, `atoll node`), the one that an invitation is
-    for, or a new one; without any of these the script trains alone.
+    """Joins a run: that of the launcher (`atoll run`, `atoll node`), that of an invitation, or a new one; without any
+    of these the script trains alone.
 
-    From then on SIGTERM ends the script as `sys.exit` does, so that its node leaves in order; a handler that the script
-    has set itself stays.
+    From then on SIGTERM ends the script as `sys.exit` does, so that its node leaves properly; the script's own handler,
+    if it has set one, stays.
 
     Args:
-        strategy: how nodes communicate, as in `atoll strategies`; `--strategy` of the launcher goes first, and so does
-            what was said where the run began.
-        invitation: to a run.
-        listen: HOST:PORT to be dialled at; without an invitation this begins a run, and `run.invitation` is for others.
-        target: what `run.measure` should come to.
-        rising: whether it rises towards that (an accuracy) or falls (a loss).
-        seed: of the order of the data, the same on all nodes.
-        seats: how many machines may take part at one time.
-        sharded: under torchrun, whether each process has a part of the model (FSDP2) and speaks for that; it listens at
-            its own port then, counted from `listen` on.
-        out: a folder for the trace; none if left out.
-        key: a file that keeps this machine's key and, beside it, the run: a script that is started again takes its old
-            seat, and one that listens goes on with its run (docs/deploy.md).
+        strategy: the communication strategy, as in `atoll strategies`; the launcher's `--strategy` has priority, and so
+            has the strategy of the run that is joined.
+        invitation: an invitation to a run.
+        listen: HOST:PORT to accept connections at; without an invitation this begins a run (see `run.invitation`).
+        target: the target of `run.measure`.
+        rising: whether the measure rises towards the target (an accuracy) or falls (a loss).
+        seed: the seed of the data order, the same on all nodes.
+        seats: the largest number of machines at one time.
+        sharded: under torchrun, whether each process has a part of the model (FSDP2) and exchanges it itself; each then
+            listens at its own port, counted from `listen` on.
+        out: a folder for the trace; default: no trace.
+        key: a file for this machine's key and, beside it, the run: a script that is restarted takes its old seat, and
+            one that listens resumes its run (docs/deploy.md).
     """
     parse_strategy(strategy)
     inside = Inside.find()
@@ -83,7 +83,7 @@ def join(
 
 
 def _of_process(invitation: str, inside: Inside) -> str:
-    """Every process of a group that is sharded has an invitation of its own."""
+    """The invitation for this process: in a sharded group each has its own."""
     found = invitation.split(",")
     if len(found) != inside.size:
         raise InvitationError(
@@ -100,13 +100,13 @@ def launch_member(
     *,
     lines: Lines | None = None,
 ) -> Launch:
-    """A place in a run over real links: in a new one, or in the one that an invitation is for.
+    """Prepares a seat in a run over real links: in a new one, or in that of an invitation.
 
     Args:
-        what: the run to begin, with the script's strategy if the card names none; or an invitation to one.
-        machine: what this machine brings.
-        watch: sees every event.
-        lines: says what happens to the node; `None`: somebody else does.
+        what: the run to begin, with the script's strategy if the card names none; or an invitation.
+        machine: the resources of this machine.
+        watch: called with every event.
+        lines: prints lines about the node; `None`: the caller does.
     """
     members: list[Member] = []
 

@@ -1,4 +1,4 @@
-"""What a launcher has prepared for the script that it runs in this process."""
+"""The seat that a launcher has prepared for the script in this process."""
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -13,16 +13,16 @@ __all__ = ["Launch", "launch", "launched", "parse_for_script"]
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """A place in a run."""
+    """A prepared seat in a run."""
 
     open_world: Callable[[str], AbstractAsyncContextManager[LiveWorld]]
-    """Opens the world, given the script's strategy; when it is open the run has begun."""
+    """Opens the world, given the script's strategy; the run begins when it is open."""
     strategy: str = ""
-    """The communication strategy that the user has named; empty: what the run or the script says."""
+    """The communication strategy that the user has named; empty: that of the run or the script."""
     task: str = "script"
-    """What to call what is learned."""
+    """The name of the task."""
     alone: bool = False
-    """Whether nobody else can take part."""
+    """Whether no other node can join."""
     invitation: Callable[[], str] = str
 
 
@@ -30,7 +30,7 @@ _prepared: list[Launch] = []
 
 
 def launch(place: Launch) -> None:
-    """From now on `atoll.join()` takes this place."""
+    """Makes `atoll.join()` take this seat from now on."""
     _prepared[:] = [place]
 
 
@@ -39,11 +39,11 @@ def launched() -> Launch | None:
 
 
 def parse_for_script(strategy: str) -> Strategy:
-    """A strategy that a script's node can use: its examples are its own."""
+    """Parses a strategy for a script, which cannot lend its examples."""
     found = parse_strategy(strategy)
     if found.shares_examples:
         raise StrategyError(
-            f"strategy {strategy!r}: with lenders, nodes give each other examples, and Atoll has none of a script's: "
+            f"strategy {strategy!r}: lenders share examples between nodes, and Atoll has no access to a script's: "
             "leave out lenders, or train a task (atoll run --task)"
         )
     return found

@@ -1,7 +1,7 @@
-"""Plain lines about a run on a script's standard error: who comes and goes, and what this node was handed.
+"""Plain lines about a run on a script's standard error: nodes that join or leave, and the model that was received.
 
-They go to the logger `atoll`.  If the script has configured logging, that decides what becomes of them; else they are
-written to standard error, and nothing of the script's logging is changed.
+They go to the logger `atoll`.  If the script has configured logging, that decides what happens to them; otherwise they
+go to standard error, and the script's logging is not changed.
 """
 
 import logging
@@ -16,7 +16,7 @@ _FORMAT = logging.Formatter("atoll: %(message)s")
 
 
 def say(text: str, *facts: object) -> None:
-    """One line at the level INFO."""
+    """Logs one line at the level INFO."""
     if log.hasHandlers() or log.level != logging.NOTSET:
         log.info(text, *facts)
         return
@@ -26,7 +26,7 @@ def say(text: str, *facts: object) -> None:
 
 
 class Lines:
-    """Says what happens to a node, from its events."""
+    """Prints lines about a node, from its events."""
 
     def __init__(self) -> None:
         self._lost_s: dict[str, float] = {}
@@ -34,7 +34,7 @@ class Lines:
         self._ended = False
 
     def end(self) -> None:
-        """Nothing more is said: the node leaves, and so loses everybody."""
+        """Prints nothing more: the node leaves, and so loses all peers."""
         self._ended = True
 
     def watch(self, event: Event) -> None:
@@ -56,4 +56,4 @@ class Lines:
 
     def _count(self) -> str:
         count = 1 + len(self._here)
-        return f"{count} nodes are here" if count > 1 else "it is alone"
+        return f"{count} nodes are online" if count > 1 else "it is alone"

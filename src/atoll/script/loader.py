@@ -1,8 +1,8 @@
-"""A script's data, shared out among the nodes that are here now.
+"""A script's data, divided among the nodes that are present now.
 
-All nodes go through the same order, which is another one every epoch, and each takes the places whose number leaves its
-rank among those present when it is divided by how many they are.  So a node that leaves or comes changes who takes what
-from the moment others know of it, and nobody has to be asked.
+All nodes iterate over the same order, which changes every epoch; each takes the indices whose remainder, divided by the
+number of present nodes, is its rank.  When a node leaves or joins, the division changes as soon as the others notice,
+without a message.
 """
 
 import math
@@ -31,27 +31,27 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """A node's place among those who are here."""
+    """A node's rank among the present nodes, and their number."""
 
     rank: int
     count: int
 
     def has(self, place: int) -> bool:
-        """Whether what lies at a place is this node's."""
+        """Whether the item at an index belongs to this node."""
         return place % self.count == self.rank
 
 
 class Shard:
-    """One node's part of some data; every time it is gone through is another epoch.
+    """One node's part of some data; every iteration over it is another epoch.
 
     Args:
-        data: a loader, a dataset, or anything that can be gone through.
-        who: who is here now.
-        factor: how much of a batch is to be taken now.
-        seed: of the order.
-        taken: told how many examples each batch has.
-        even: whether all must get equally many batches, as the processes of one node must; the last few examples of an
-            epoch are left out then.
+        data: a loader, a dataset, or any iterable.
+        who: returns the rank and the number of present nodes.
+        factor: returns the factor of the batch size.
+        seed: the seed of the order.
+        taken: called with the number of examples of each batch.
+        even: whether all must get the same number of batches, as the processes of one node must; the last few examples
+            of an epoch are then left out.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Shard:
 
     def _every_nth(self) -> Iterator[tuple[Any, int]]:
         data = self._data
-        if isinstance(data, Dataset) and not isinstance(data, IterableDataset):  # it has places
+        if isinstance(data, Dataset) and not isinstance(data, IterableDataset):  # it has indices
             for place in _turns(range(_size(data)), self._who, even=self._even):
                 yield data[place], 1
             return
@@ -101,7 +101,7 @@ class Shard:
         return math.ceil(len(self._data) / self._who().count)
 
     def save(self) -> list[int]:
-        """Where it is: the epoch and the place."""
+        """Its position: the epoch and the index."""
         return self._places.save() if self._places else []
 
     def load(self, saved: list[int]) -> None:
@@ -117,7 +117,7 @@ def _size(dataset: Any) -> int:
 
 
 class _Places(Sampler[list[int]]):
-    """Batches of places, of those that are this node's."""
+    """Batches of the indices that belong to this node."""
 
     def __init__(
         self, loader: DataLoader[Any], who: Callable[[], Present], factor: Callable[[], float], seed: int, *, even: bool
@@ -131,7 +131,7 @@ class _Places(Sampler[list[int]]):
         self._who, self._factor, self._seed = who, factor, seed
         self._epoch = 0
         self._place = 0
-        """Where the consumer is; the sampler may be ahead of it."""
+        """The position of the consumer; the sampler may be ahead of it."""
         self._ahead: deque[tuple[int, int]] = deque()
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -154,7 +154,7 @@ class _Places(Sampler[list[int]]):
                 yield mine
 
     def was_taken(self) -> int:
-        """The consumer has the next batch; of so many examples."""
+        """Called when the consumer has the next batch; returns its number of examples."""
         self._place, examples = self._ahead.popleft()
         return examples
 
@@ -169,7 +169,7 @@ class _Places(Sampler[list[int]]):
 
 
 class _EveryNth(Sampler[list[int]]):
-    """Of the batches that a user's own sampler makes, those whose turn is this node's."""
+    """Takes every nth batch of a user's own sampler."""
 
     def __init__(self, batches: Iterable[list[int]], who: Callable[[], Present], *, even: bool) -> None:
         self._batches = batches
@@ -181,7 +181,7 @@ class _EveryNth(Sampler[list[int]]):
 
 
 def _turns(items: Iterable[T], who: Callable[[], Present], *, even: bool) -> Iterator[T]:
-    """Those whose turn is this node's; if all must get equally many, when there is one for everybody."""
+    """The items that belong to this node; with `even`, only from full turns of all nodes."""
     mine: T | None = None
     for place, item in enumerate(items):
         present = who()

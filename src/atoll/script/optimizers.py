@@ -1,4 +1,4 @@
-"""A script's optimisers and schedules: found in whatever wraps them, saved and restored together."""
+"""A script's optimisers and schedules: unwrapped, saved and restored together."""
 
 import inspect
 import logging
@@ -26,10 +26,10 @@ log = logging.getLogger("atoll")
 
 
 class Optimizers:
-    """What trains a script's model.
+    """The optimisers and schedules of a script's model.
 
     Args:
-        given: an optimiser, or several; each torch's own kind, or something that wraps one (`.optimizer`).
+        given: an optimiser, or several; each torch's own kind, or an object that wraps one (`.optimizer`).
         schedulers: a schedule, or several; `None`: no schedule that Atoll knows of.
     """
 
@@ -49,7 +49,7 @@ class Optimizers:
 
     @property
     def last(self) -> Optimizer:
-        """At whose steps nodes exchange."""
+        """The optimiser at whose steps nodes exchange."""
         return self.all[-1]
 
     def refuse_other_parameters(self, model: nn.Module, where: str) -> None:
@@ -58,7 +58,7 @@ class Optimizers:
             raise StrategyError(f"{where}: the optimiser has parameters that are not the model's")
 
     def refuse_gradients(self, strategy: str) -> None:
-        """Refuses what cannot be done where a strategy averages or changes gradients, once a step, all of them."""
+        """Raises if a strategy acts on gradients, which needs one optimiser and one gradient a step."""
         told = f"run.wrap: strategy {strategy!r} acts on the gradients of all parameters, once a step"
         instead = "choose one that averages parameters, as allreduce:every=8"
         if len(self.all) > 1:
@@ -67,8 +67,8 @@ class Optimizers:
             raise StrategyError(f"{told}, and LBFGS makes several in a step: {instead}")
 
     def unscale(self) -> None:
-        """Divides gradients by `GradScaler`'s scale, which is each node's own, where the optimiser's step would: fused
-        ones do so while they step.
+        """Divides gradients by `GradScaler`'s scale, which differs between nodes, if the optimiser's step would do that
+        itself, as fused ones do.
         """
         for each in self.all:
             scale = getattr(each, "grad_scale", None)
@@ -78,7 +78,7 @@ class Optimizers:
                     gradient.div_(scale.to(gradient.device))
                 each.grad_scale = None  # type: ignore[attr-defined]
 
-    # What they remember ---
+    # State ---
 
     def memory(self) -> Saved:
         return what_is_remembered(*self.all)
@@ -87,7 +87,7 @@ class Optimizers:
         remember(self.all, memory)
 
     def save(self) -> Saved:
-        """Rates and other settings, and schedules: what is not tensors."""
+        """The state besides tensors: rates and other settings, and schedules."""
         states = [
             writable(dict(each.state_dict()), f"run.checkpoint: the state of {type(each).__name__}")
             for each in self._schedulers
@@ -108,13 +108,13 @@ class Optimizers:
             each.load_state_dict(readable(state))
 
     def skip(self, steps: int) -> None:
-        """Schedules go on by so many steps of others."""
+        """Advances schedules by this many steps of other nodes."""
         for each in self._schedulers:
             step = getattr(each, "step", None)
             if step is None:
                 continue
             if any(_is_needed(each) for each in inspect.signature(step).parameters.values()):
-                log.warning("%s goes by what it is given, and cannot follow the run's steps", type(each).__name__)
+                log.warning("%s needs arguments at each step, and cannot follow the run's steps", type(each).__name__)
                 continue
             for _ in range(steps):
                 step()
@@ -129,7 +129,7 @@ def _is_needed(parameter: inspect.Parameter) -> bool:
 
 
 def _unwrapped(given: Any) -> Optimizer:
-    """The optimiser whose steps have hooks: what was given, or what that wraps, as accelerate's do."""
+    """The optimiser whose steps have hooks: the given object, or the one that it wraps (as in accelerate)."""
     found, seen = given, 0
     while not (isinstance(found, Optimizer) and "_optimizer_step_pre_hooks" in vars(found)):
         found, seen = getattr(found, "optimizer", None), seen + 1
@@ -143,7 +143,7 @@ def _unwrapped(given: Any) -> Optimizer:
 
 
 def as_module(model: Any, where: str = "run.wrap") -> nn.Module:
-    """A model, or several as one."""
+    """One model, or several as one."""
     if isinstance(model, nn.Module):
         return model
     if isinstance(model, list | tuple) and model and all(isinstance(each, nn.Module) for each in model):
@@ -158,9 +158,9 @@ def with_closure(
     """The arguments of an optimiser's step with another closure; `None` if there is no closure.
 
     Args:
-        args: the optimiser first, as torch's hooks are given them.
-        kwargs: by name.
-        wrap: makes the new closure of the one that is there.
+        args: the positional arguments, the optimiser first, as torch's hooks get them.
+        kwargs: the keyword arguments.
+        wrap: makes the new closure from the old one.
     """
     if callable(kwargs.get("closure")):
         return tuple(args), {**kwargs, "closure": wrap(kwargs["closure"])}

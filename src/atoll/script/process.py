@@ -1,6 +1,6 @@
 """A process that is one node and runs a user's script: `python -m atoll.script.process FILE`.
 
-The file is that of every node process (`atoll.world.live.process`); its program is the script's path.  The node is
+The file is a node file (`atoll.world.live.process`); its program is the script's path.  The node is
 ready when the script calls `atoll.join()`.  SIGTERM ends the script as `sys.exit` would.
 """
 

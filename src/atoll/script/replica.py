@@ -26,15 +26,15 @@ class ScriptReplica(OwnReplica):
     ) -> None:
         super().__init__(world, members, model, optimizers)
         self.changed = False
-        """Whether a strategy has changed the model; who has noticed sets it back."""
+        """Whether a strategy has changed the model; the reader resets it."""
         self.remembers_anew = False
-        """Whether its optimiser was handed what another's remembers; who has noticed sets it back."""
+        """Whether its optimiser received another node's state; the reader resets it."""
         self._tensors: list[torch.Tensor] = []
         self._known: Parameters | None = None
 
     @property
     def _parameters(self) -> Parameters:
-        """Made anew when the model has other tensors (`.to()` gives it new buffers)."""
+        """The index of the model's tensors, made again when the tensors change (`.to()` makes new buffers)."""
         tensors = [*self.model.parameters(), *self.model.buffers()]
         if self._known is None or not _same(tensors, self._tensors):
             known = Parameters(self.model)
@@ -47,11 +47,11 @@ class ScriptReplica(OwnReplica):
         return self._known
 
     def stepped(self, samples: int) -> None:
-        """The optimiser has made a step, with so many samples."""
+        """Counts a step of the optimiser, with its samples."""
         self.steps += 1
         self.work[self.rank] += samples
 
-    # What strategies do ---
+    # For strategies ---
 
     def write(self, quantity: Quantity, values: Vector) -> None:
         self.changed = True
@@ -65,7 +65,7 @@ class ScriptReplica(OwnReplica):
         raise StrategyError("a script's examples are its own: choose a strategy without lenders")
 
     def borrow(self, examples: bytes) -> None:
-        """Of no use."""
+        """Does nothing: a script's examples are its own."""
 
     @property
     def loss(self) -> float:

@@ -1,7 +1,7 @@
-"""A script's part in a run: what `atoll.join()` returns.
+"""A script's part in a run: the object that `atoll.join()` returns.
 
-The script trains as it always did; Atoll acts in the optimiser's own step hooks.  The world lives in a thread of its
-own; while a strategy reads or changes the model the script's thread stands in a hook, so nothing else touches it.
+The script trains as before; Atoll acts in the optimiser's step hooks.  The world runs in a thread of its own; while a
+strategy reads or changes the model, the script's thread waits in a hook, so nothing else touches the model.
 """
 
 import atexit
@@ -32,7 +32,7 @@ __all__ = ["Run"]
 M = TypeVar("M", bound=nn.Module | Sequence[nn.Module])
 O = TypeVar("O")  # noqa: E741 - an optimiser, several, or what wraps one
 OF_THE_SPEAKER = ("replica/model/", "replica/world", "talk/")
-"""What a checkpoint holds that only the process which speaks for a node needs to read."""
+"""The parts of a checkpoint that only rank 0 of a node needs."""
 
 
 class Run:
@@ -50,11 +50,11 @@ class Run:
             facts = inside.tell_once(facts)
         self._invitations = inside.gather(launch.invitation()) if inside and sharded else []
         self.name: str = facts["name"]
-        """This node's."""
+        """This node's name."""
         self.strategy: str = facts["strategy"]
         """The communication strategy."""
         self.steps = 0
-        """The optimiser's on this node, so far; of several optimisers, the last one's."""
+        """The optimiser's steps on this node so far; with several optimisers, those of the last one."""
         self._seed: int = facts["seed"]
         self._model: nn.Module | None = None
         self._optimizers: Optimizers | None = None
@@ -67,41 +67,41 @@ class Run:
         self._leaving = Leaving() if agent else None
         atexit.register(self.close)
 
-    # What a script asks ---
+    # Queries ---
 
     @property
     def members(self) -> tuple[str, ...]:
-        """The nodes that are here now; known to the process that speaks for its node."""
+        """The nodes that are present now; known to rank 0 of the node."""
         return self._agent.members if self._agent else ()
 
     @property
     def global_step(self) -> int:
-        """How many steps the model has behind it: this node's own, and those before it was handed to this node.
+        """How many steps the model has had: this node's own, and those before the node received it.
 
-        It never goes back, and is about the same on all nodes; schedules should go by it.
+        It never decreases, and is about the same on all nodes; schedules should use it.
         """
         return self._agent.global_step if self._agent else self._global_step
 
     @property
     def invitation(self) -> str:
-        """For others: `atoll node --join`, or `atoll.join(invitation=…)`.  Empty where nobody can join."""
+        """An invitation for others: `atoll node --join`, or `atoll.join(invitation=…)`.  Empty if no node can join."""
         if self._invitations:
             return ",".join(self._invitations) if all(self._invitations) else ""
         return self._launch.invitation() if self._agent else ""
 
-    # What a script does ---
+    # Actions ---
 
     def wrap(self, model: M, optimizer: O, *, scheduler: Any = None) -> tuple[M, O]:
-        """Has Atoll act at every step of an optimiser.  Returns what it was given: both are as they were.
+        """Makes Atoll act at every step of an optimiser.  Returns both arguments, unchanged.
 
-        All nodes begin with the same model, that of the first of them, or of those who have been learning for a while.
+        All nodes begin with the same model: that of the first node or, in a run that has begun, that of its nodes.
 
         Args:
             model: one module, or a list of them, as a generator and a discriminator.
-            optimizer: of the model's parameters, or a list of them.  Of several the last one's steps count as those of
-                the run: nodes exchange after them.  What wraps an optimiser (accelerate) is taken too.
-            scheduler: a schedule that goes on at every step, or a list: saved and restored with checkpoints, and
-                brought to the run's step when this node is handed a model.
+            optimizer: the optimiser of the model's parameters, or a list.  With several, nodes exchange after the steps
+                of the last one.  An object that wraps an optimiser (accelerate) works too.
+            scheduler: a schedule that advances at every step, or a list: saved and restored with checkpoints, and
+                advanced to the run's step when this node receives a model.
         """
         self._refuse_twice()
         module, optimizers = as_module(model), Optimizers(optimizer, scheduler)
@@ -129,18 +129,18 @@ class Run:
         measure: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None,
         scheduler: Any = None,
     ) -> Stages:
-        """Has nodes hold the model together: each trains some of its layers, in an island's pipeline (docs/islands.md).
-        Who holds what is worked out from what nodes measure, and anew when nodes come and go.
+        """Makes nodes hold the model together: each trains some of its layers, in an island's pipeline
+        (docs/islands.md).  Layers are assigned by measurements, and again when nodes join or leave.
 
         Args:
-            model: takes one tensor and returns one; an `nn.Sequential`, or what `torch.fx` can trace.
-            optimizer: of its parameters; each node has one like it for the layers that it holds.
-            example_batch: inputs and targets, to measure on.
-            loss: of outputs and targets, a mean over a batch.
+            model: takes one tensor and returns one; an `nn.Sequential`, or a model that `torch.fx` can trace.
+            optimizer: the optimiser of its parameters; each node makes one like it for its layers.
+            example_batch: inputs and targets, for measurements.
+            loss: the mean loss of a batch, from outputs and targets.
             islands: `auto`, and settings after a colon, as `auto:weights=predict,recompute`.
-            memory: what this node may use, as `8GB`; what is free if left out.
-            test: inputs and targets to test on now and then, through the stages.
-            measure: what is measured there, of outputs and targets; the loss if left out.
+            memory: the memory that this node may use, as `8GB`; default: the free memory.
+            test: inputs and targets for regular tests, through the stages.
+            measure: the measure of a test, from outputs and targets; default: the loss.
             scheduler: a schedule of the optimiser, or a list: saved and restored with checkpoints.
         """
         if self._inside is not None or self._agent is None:
@@ -157,10 +157,10 @@ class Run:
             raise AtollError("run.wrap was called before: pass all models and all optimisers of a run in one call")
 
     def shard(self, data: Iterable[Any]) -> Iterable[Any]:
-        """This node's part of a loader, a dataset, or anything that can be gone through.
+        """This node's part of a loader, a dataset, or any iterable.
 
-        Nodes go through the same order and take turns; who leaves or comes is noticed at the next batch.  A script that
-        trains alone gets back what it gave.
+        Nodes iterate over the same order and take turns; nodes that join or leave count from the next batch on.  A
+        script that trains alone gets its data back unchanged.
         """
         if self._launch.alone and self._inside is None:
             return data
@@ -176,13 +176,13 @@ class Run:
         return found
 
     def measure(self, value: float) -> None:
-        """Says how good the model is now: an accuracy, a loss, whatever the target is of."""
+        """Records the measure of the model now: an accuracy, a loss, or whatever the target is for."""
         if self._agent:
             self._agent.measured(value)
 
     def checkpoint(self, path: Path | str) -> None:
-        """Saves all that this node is: model, optimisers, rates, schedules (those that `wrap` was given), place in the
-        data, and what its strategy remembers.
+        """Saves this node's whole state: model, optimisers, rates, schedules (those given to `wrap`), position in the
+        data, and the strategy's state.
         """
         if self._agent:
             saved = self._agent.save()
@@ -192,11 +192,11 @@ class Run:
             write_node(self._own(path), saved, self._identity)
 
     def resume(self, path: Path | str) -> bool:
-        """Goes on from a checkpoint, after `wrap` and `shard`; says whether there was one.  Whose seat it was, and in
-        which run, makes no difference.
+        """Resumes from a checkpoint, after `wrap` and `shard`; returns whether there was one.  It may come from another
+        seat or another run.
         """
         if self._optimizers is None:
-            raise CheckpointError("run.resume: call run.wrap and run.shard first, which say what is to go on")
+            raise CheckpointError("run.resume: call run.wrap and run.shard first, so that there is a state to restore")
         own = self._own(path)
         saved = self._read(own)
         if saved is None:
@@ -204,7 +204,7 @@ class Run:
         try:
             if self._agent:
                 self._agent.load(saved)
-            else:  # the model is told by who speaks; optimisers are each process's own, and must stay alike
+            else:  # rank 0 broadcasts the model; optimisers belong to each process, and must stay equal
                 self._optimizers.remember(section("replica/optimizer", saved))
             self._optimizers.load(section("script", saved))
         except CheckpointError as error:
@@ -220,7 +220,7 @@ class Run:
         return True
 
     def _read(self, path: Path) -> Saved | None:
-        """A checkpoint, on every process of a node, or on none."""
+        """Reads a checkpoint, on every process of a node, or on none."""
         inside = self._inside
         if inside is None:
             return read_node(path, self._identity) if path.exists() else None
@@ -245,7 +245,7 @@ class Run:
         return saved or told
 
     def close(self) -> None:
-        """Leaves; the others go on, and so may this script, on its own.  Done by itself when the script ends."""
+        """Leaves the run; the others continue, and this script may continue alone.  Called when the script ends."""
         atexit.unregister(self.close)
         if self._leaving:
             self._leaving.close()
@@ -263,13 +263,13 @@ class Run:
         self.close()
 
     def _own(self, path: Path | str) -> Path:
-        """Where this process saves what it is: each its own file if each has a part of the model."""
+        """The checkpoint file of this process: each has its own if each has a part of the model."""
         path = Path(path)
         return path.with_name(f"{path.name}.{self._inside.rank}") if self._inside and self._sharded else path
 
     @property
     def _identity(self) -> dict[str, Any]:
-        """What a checkpoint must be of; the model's shape is looked at where it is loaded."""
+        """The identity that a checkpoint must match; the model's shapes are checked when it is loaded."""
         return {"strategy": self.strategy}
 
     # In the optimiser's hooks ---
@@ -281,7 +281,7 @@ class Run:
         return with_ours if self._uses_gradients else None
 
     def _followed(self, closure: Callable[..., Any]) -> Callable[..., Any]:
-        """A closure that makes gradients, followed by what is to be done with them before they are used."""
+        """A closure that computes gradients, and then handles them before they are used."""
         evaluations = 0
 
         def evaluate(*args: Any, **kwargs: Any) -> Any:
@@ -310,11 +310,11 @@ class Run:
 
     def _after_step(self, optimizer: Optimizer, *_: Any) -> None:
         found_inf = getattr(optimizer, "found_inf", None)
-        stepped = not (isinstance(found_inf, torch.Tensor) and found_inf.item() > 0)  # else nothing has changed
+        stepped = not (isinstance(found_inf, torch.Tensor) and found_inf.item() > 0)  # GradScaler skipped the step
         self.steps += stepped
         self._global_step += stepped
         if self._agent:
-            if not self._is_computed:  # a closure did that
+            if not self._is_computed:  # a closure was used
                 self._agent.computed()
             self._agent.step_is_done(self._samples or 1, stepped=stepped)
         self._samples, self._is_computed = 0, False
@@ -325,7 +325,7 @@ class Run:
         return parse_strategy(self.strategy).uses_gradients
 
     def _agree(self, tensors: Callable[[], Iterable[torch.Tensor]]) -> None:
-        """The processes of a node learn from the one that speaks who is here, and what has changed."""
+        """Shares news from rank 0 with all processes of a node: the present nodes, and changes of the model."""
         if self._agent:
             self._news = self._agent.news()
         if self._inside:
@@ -340,7 +340,7 @@ class Run:
             self._global_step = self._news.global_step
 
     def _follow(self, tensors: Callable[[], Iterable[torch.Tensor]]) -> None:
-        """Takes what the process that speaks was given."""
+        """Copies the changes from rank 0."""
         assert self._inside is not None
         if self._news.changed:
             self._inside.copy(tensors())
@@ -362,7 +362,7 @@ class Run:
     # For the data ---
 
     def _who(self) -> Present:
-        """The place of this process among all processes of all nodes."""
+        """The rank of this process among all processes of all nodes, and their number."""
         if self._agent and self._inside is None:
             return self._agent.present
         inside, here = self._inside, self._news.present

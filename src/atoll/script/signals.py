@@ -1,6 +1,6 @@
-"""SIGTERM while a script takes part in a run: the script ends as `sys.exit` ends it, so that its node leaves in order.
+"""SIGTERM while a script takes part in a run: the script ends as with `sys.exit`, so that its node leaves properly.
 
-Python's own handler of SIGINT does so already.  A script that has a handler of its own keeps it.
+Python's own handler of SIGINT does the same already.  A script that has a handler of its own keeps it.
 """
 
 import contextlib
@@ -26,12 +26,12 @@ class Leaving:
     def _leave(self, number: int, _frame: FrameType | None) -> None:
         signal.signal(number, signal.SIG_DFL)
         self._is_ours = False
-        if os.getpid() != self._process:  # a process that the script has forked is no node
+        if os.getpid() != self._process:  # a process that the script has forked is not a node
             os.kill(os.getpid(), number)
         sys.exit(128 + number)
 
     def close(self) -> None:
-        """Puts back what was there, unless the script has put something else there since."""
+        """Restores the previous handler, unless the script has set another one since."""
         if self._is_ours:
             self._is_ours = False
             with contextlib.suppress(ValueError):

@@ -1,7 +1,7 @@
-"""A script's model, held by several nodes together: `run.wrap_stages()`, and what it returns.
+"""A script's model, held by several nodes together: `run.wrap_stages()`, and the object that it returns.
 
-The pipeline runs in the world's thread and does not wait for the script; the script gives batches when its node is the
-first of an island, and is told of every update.
+The pipeline runs in the world's thread and does not wait for the script; the script provides batches if its node is the
+first of an island, and gets the loss of every update.
 """
 
 import asyncio
@@ -40,28 +40,28 @@ Batch = tuple[Tensor, Tensor]
 """Inputs and targets."""
 Loss = Callable[[Tensor, Tensor], Tensor]
 AHEAD = 2
-"""So many batches are asked of a script before they are needed."""
+"""How many batches a script is asked for in advance."""
 TOLD = 1000
-"""So many updates are remembered for a script that does something else."""
+"""How many updates are kept for a script that is busy."""
 LOOK_EVERY_S = 1.0
 TEST_EVERY = 50
 GOODBYE_S, LONGEST_S = 2.0, 60.0
 
 _WANTED = "wanted"
 _News = str | float | int
-"""A batch is wanted; an update's loss; the island has ended, after so many updates."""
+"""A request for a batch; the loss of an update; or the number of updates after which the island has ended."""
 
 
 class ScriptCurriculum:
-    """What a script's islands learn.
+    """The curriculum of a script's islands.
 
     Args:
-        model: the script's.
-        optimizer: the script's; each layer gets one like it.
-        example: a batch.
-        loss: a mean over a batch.
-        names: all nodes that there may be.
-        exam: how good the model is.
+        model: the script's model.
+        optimizer: the script's optimiser; each layer gets one like it.
+        example: an example batch.
+        loss: the mean loss of a batch.
+        names: the names of all seats.
+        exam: the test of the model.
     """
 
     alike = False
@@ -82,15 +82,15 @@ class ScriptCurriculum:
         self._optimizer = optimizer
         self._groups = {id(each): group for group in optimizer.param_groups for each in group["params"]}
         self._made: list[tuple[dict[str, Any], dict[str, Any]]] = []
-        """The groups of optimisers like the script's, and the script's own ones."""
+        """The groups of optimisers like the script's, each with the script's own group."""
         self._loss = loss
         self._device = example.inputs.device
         self._exam = exam
         self.shards = len(names)
         self.news: queue.SimpleQueue[_News] = queue.SimpleQueue()
-        """For the script."""
+        """News for the script."""
         self.may_begin: Callable[[], bool] = lambda: True
-        """Whether another batch is wanted at all."""
+        """Whether another batch is needed at all."""
         self._ready: deque[Given] = deque()
         self._asked = 0
 
@@ -99,20 +99,20 @@ class ScriptCurriculum:
         return self._exam
 
     def build(self) -> nn.Sequential:
-        """The script's own layers: what is learned is learned in them."""
+        """The script's own layers, which are trained in place."""
         return self._chain
 
     def copied(self) -> tuple[nn.Module, nn.Sequential]:
-        """A model like the script's, and the chain that it is."""
+        """A copy of the script's model, and of its chain."""
         return copy.deepcopy((self._model, self._chain))
 
     def optimizer(self, parameters: Sequence[nn.Parameter]) -> Optimizer | None:
-        """One like the script's, with the same settings for the same parameters; none if none is to be trained."""
+        """An optimiser like the script's, with the same settings for the same parameters; `None` if none is trained."""
         groups: dict[int, tuple[dict[str, Any], list[nn.Parameter]]] = {}
         for each in parameters:
             own = self._groups.get(id(each))
             if own is None and id(each) in self._own:
-                continue  # it is not to be trained
+                continue  # it is not trained
             own = own or self._optimizer.param_groups[0]
             groups.setdefault(id(own), (own, []))[1].append(each)
         if not groups:
@@ -155,7 +155,7 @@ class ScriptCurriculum:
         self.news.put(_WANTED)
 
     def give(self, inputs: Tensor, targets: Tensor) -> None:
-        """A batch of the script's; in the world's thread."""
+        """Takes a batch of the script; called in the world's thread."""
         self._asked -= 1
         self._ready.append(Given(inputs.to(self._device), targets.to(self._device)))
 
@@ -169,7 +169,7 @@ class ScriptCurriculum:
         return {}
 
     def load(self, saved: Saved) -> None:
-        """The script's data is where the script has it."""
+        """Does nothing: the script keeps the position of its data."""
 
 
 class Stages:
@@ -211,31 +211,31 @@ class Stages:
         self._is_at_work = False
         self._has_ended = False
         self.loss = float("nan")
-        """The island's, on its last batches, as far as it is known here."""
+        """The island's loss on its last batches, as far as it is known here."""
 
     @property
     def steps(self) -> int:
-        """How often this node's layers were updated."""
+        """How many updates this node's layers have had."""
         return self._node.updates
 
     @property
     def layers(self) -> range:
-        """Which layers of the model this node holds now."""
+        """The layers of the model that this node holds now."""
         held = self._node.store.used
         return range(min(held), max(held) + 1) if held else range(0)
 
     @property
     def place(self) -> tuple[int, int]:
-        """Of this node's island among all, and how many there are: who takes which data."""
+        """The index of this node's island, and the number of islands, by which data is divided."""
         return self._node.place
 
     def train(self, data: Iterable[Batch], *, updates: int | None = None) -> Iterator[float]:
-        """Trains, and gives the island's loss after every update of this node's layers.
+        """Trains, and yields the island's loss after every update of this node's layers.
 
         Args:
-            data: batches of inputs and targets, again and again; only taken where this node is the first of its island.
-            updates: returns when so many have been made by this node in all; an island ends when one of its nodes has.
-                Without a number it goes on until the loop is left.
+            data: batches of inputs and targets, repeated; used only if this node is the first of its island.
+            updates: the total number of updates of this node after which it returns; an island ends when one of its
+                nodes has reached it.  By default it continues until the loop is left.
         """
         self._most, self._has_ended = updates, False
         self._begin()
@@ -257,7 +257,7 @@ class Stages:
                 self._optimizer._opt_called = True  # type: ignore[attr-defined]  # noqa: SLF001 - for schedules
                 told += 1
                 yield self.loss
-        while told < self.steps - began:  # an update is counted before its loss is here
+        while told < self.steps - began:  # an update is counted before its loss arrives
             try:
                 news = self._curriculum.news.get(timeout=LOOK_EVERY_S)
             except queue.Empty:
@@ -270,8 +270,8 @@ class Stages:
             self._thread.call(self._say_goodbye(updates))
 
     def collect(self) -> nn.Module:
-        """A copy of the model with all layers as they are now, those that others hold too, to test or save it; it takes
-        the memory of the whole model.
+        """A copy of the model with the current state of all layers, also of those that others hold, to test or save it;
+        it takes the memory of the whole model.
         """
         self._begin()
         model, links = self._curriculum.copied()
@@ -279,7 +279,7 @@ class Stages:
         return model
 
     def close(self) -> None:
-        """Others of the island may still want this node's layers: it stays while they ask."""
+        """Stays while other nodes of the island still ask for this node's layers."""
         if self._is_at_work and self._has_ended:
             self._thread.call(self._linger())
 
@@ -307,7 +307,7 @@ class Stages:
         self._thread.soon(self._wake)
 
     def _may_begin(self) -> bool:
-        """Whether a batch that begins is one of the updates that were asked for."""
+        """Whether another batch is needed for the requested updates."""
         stage = self._node.stage
         under_way = math.ceil(len(stage.held) / self._pieces) if stage else 0
         return self._most is None or self.steps + under_way < self._most
@@ -347,7 +347,7 @@ class Stages:
             await node.world.sleep(0.1)
 
     async def _say_goodbye(self, updates: int) -> None:
-        """An island ends together: who has done what it was to do tells the others."""
+        """Tells the other nodes of the island that this one is done: an island ends together."""
         name = self._node.world.name
         others = [each for each in self._node.standing.order if each != name]
         sending = [
