@@ -124,7 +124,7 @@ def test_a_full_disk_does_not_end_training(
     told = [message for message in caplog.messages if "checkpoint" in message]
     assert len(told) == 1
     assert "No space left on device" in told[0]
-    assert "training goes on" in told[0]
+    assert "training continues" in told[0]
     is_full = False
     asyncio.run(_train(CARD, own, 8, []))
     assert steps_in(tmp_path / "kept") == 8

@@ -1,6 +1,6 @@
-"""Which examples a node learns from next: its shard, in a new order every epoch.
+"""The order in which a node uses its examples: its shard, in a new order every epoch.
 
-It knows where it is, so that training can go on there; and counts how much of the shard each epoch has used.
+It keeps its position, so that training can resume there; and counts how much of the shard each epoch has used.
 """
 
 from collections.abc import Callable
@@ -29,10 +29,10 @@ class Batches:
 
     Args:
         shard: the node's examples.
-        size: of a batch; a piece that is smaller is a batch.
-        seed: of the order.
-        pieces: in how many pieces, one after the other, the shard is taken.
-        on_epoch: told of every epoch that is done.
+        size: the size of a batch; a smaller piece is a batch of its own.
+        seed: the seed of the order.
+        pieces: into how many pieces, one after the other, the shard is divided.
+        on_epoch: called after every epoch.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Batches:
         self._order = self._draw.permutation(self._pieces[0])
 
     def take(self, factor: float = 1.0) -> torch.Tensor:
-        """The next batch, or so much of one; more than one if that is above 1."""
+        """The next batch times a factor: a part of it, or more than one batch."""
         if factor <= 1:
             batch = self._next()
             return torch.from_numpy(batch[: max(1, round(factor * len(batch)))])
@@ -74,7 +74,7 @@ class Batches:
         return batch
 
     def _turn_over(self) -> None:
-        """On to the next piece, or epoch."""
+        """Goes to the next piece, or epoch."""
         self._piece, self._place = self._piece + 1, 0
         if self._piece == len(self._pieces):
             self._on_epoch(Epoch(self._epoch, self._used, self._count))
@@ -82,7 +82,7 @@ class Batches:
         self._order = self._draw.permutation(self._pieces[self._piece])
 
     def skip(self, examples: int) -> None:
-        """Goes on as if so many examples, or a few more, had been used."""
+        """Skips this many examples, or a few more."""
         while examples > 0:
             examples -= len(self._next())
 

@@ -1,8 +1,7 @@
-"""Checkpoints: what a node is, in a file that is there whole or not at all.
+"""Checkpoints: a node's state, in a file that is complete or does not exist.
 
-A file is safetensors, with all that the node's parts save, who it is of, and a digest over everything.  It is written
-beside its place and moved there.  A run's checkpoint is a folder with a file for each node, moved into place the same
-way.
+A file is safetensors, with the state of the node's parts, its identity, and a digest over everything.  It is written to
+a temporary file and then renamed.  A run's checkpoint is a folder with a file for each node, renamed in the same way.
 """
 
 import contextlib
@@ -26,7 +25,7 @@ __all__ = ["TRACE", "RunIdentity", "forget", "latest", "read_node", "read_run", 
 FORMAT = 1
 RUN, TRACE = "run.safetensors", "trace.jsonl"
 RunIdentity = dict[str, Any]
-"""What must be the same for a checkpoint to fit: the task, the strategy, the nodes, …"""
+"""The values that must match for a checkpoint to fit: the task, the strategy, the nodes, …"""
 
 
 def write_node(path: Path, saved: Saved, identity: RunIdentity) -> None:
@@ -43,7 +42,7 @@ def write_node(path: Path, saved: Saved, identity: RunIdentity) -> None:
         beside.replace(path)
     except OSError:
         with contextlib.suppress(OSError):
-            beside.unlink(missing_ok=True)  # a full disk has use for the room
+            beside.unlink(missing_ok=True)  # a full disk needs the space
         raise
 
 
@@ -51,7 +50,7 @@ def read_node(path: Path, identity: RunIdentity) -> Saved:
     """Reads one node's state.
 
     Raises:
-        CheckpointError: it cannot be read, is not whole, or is of something else.
+        CheckpointError: it cannot be read, is incomplete, or belongs to something else.
     """
     try:
         with safetensors.safe_open(path, framework="numpy") as file:
@@ -60,7 +59,7 @@ def read_node(path: Path, identity: RunIdentity) -> Saved:
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror or error})") from None
     except safetensors.SafetensorError as error:
-        raise CheckpointError(f"{path}: is not whole, or no checkpoint ({error}); use an earlier one") from None
+        raise CheckpointError(f"{path}: incomplete, or not a checkpoint ({error}); use an earlier one") from None
     if metadata.get("atoll checkpoint") != str(FORMAT):
         raise CheckpointError(f"{path}: is not a checkpoint that this version of Atoll has written")
     about = metadata.get("identity", "{}")
@@ -81,7 +80,7 @@ def read_node(path: Path, identity: RunIdentity) -> Saved:
 def write_run(
     folder: Path, at: float, nodes: dict[str, Saved], run: Saved, identity: RunIdentity, *, trace: Path
 ) -> None:
-    """Writes what all nodes are at one time, what is known of the run as a whole, and its trace so far."""
+    """Writes the states of all nodes at one time, the state of the run as a whole, and its trace so far."""
     folder.mkdir(parents=True, exist_ok=True)
     beside, place = folder / ".part", folder / f"{at:012.3f}"
     shutil.rmtree(beside, ignore_errors=True)
@@ -96,7 +95,7 @@ def write_run(
 
 
 def forget(folder: Path) -> None:
-    """Removes the checkpoints of an earlier run: the last one would be taken for the new run's."""
+    """Removes the checkpoints of an earlier run, so that none is mistaken for one of the new run."""
     for place in _places(folder):
         shutil.rmtree(place)
 
@@ -114,15 +113,15 @@ def latest(folder: Path) -> Path:
 
 
 def read_run(place: Path, names: tuple[str, ...], identity: RunIdentity) -> tuple[float, dict[str, Saved], Saved]:
-    """When it was, what the nodes were that were there, and what is known of the run as a whole."""
+    """Reads the time, the states of the nodes that were live, and the state of the run as a whole."""
     run = read_node(place / RUN, identity)
     for name, digest in read_note(run["files"]).items():
         path = place / name
         if not path.exists():
-            raise CheckpointError(f"{path}: is missing; remove {place} to go on from the checkpoint before it")
+            raise CheckpointError(f"{path}: is missing; remove {place} to resume from the previous checkpoint")
         if _digest_of_file(path) != digest:
             raise CheckpointError(
-                f"{path}: is damaged, or of another time; remove {place} to go on from the checkpoint before it"
+                f"{path}: is damaged, or of another time; remove {place} to resume from the previous checkpoint"
             )
     paths = {name: place / f"node {_safe(name)}.safetensors" for name in names}
     nodes = {name: read_node(path, {**identity, "node": name}) for name, path in paths.items() if path.exists()}
@@ -135,7 +134,7 @@ def _digest_of_file(path: Path) -> str:
 
 
 def _safe(name: str) -> str:
-    """A file's name for a node's; different for different ones."""
+    """A file name for a node's name; different names give different files."""
     return "".join(c if c.isalnum() or c in "-_." else f"%{ord(c):x}" for c in name)
 
 

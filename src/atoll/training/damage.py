@@ -1,4 +1,4 @@
-"""Machines that compute wrongly: what the faults `garbage` and `exaggerate` make of a node's steps."""
+"""Machines that compute wrongly: the effect of the faults `garbage` and `exaggerate` on a node's steps."""
 
 from collections.abc import Sequence
 
@@ -12,12 +12,12 @@ __all__ = ["Damage"]
 
 
 class Damage:
-    """One node's damage.
+    """The damage of one node.
 
     Args:
         node: its name.
-        faults: of the run.
-        seed: of the run.
+        faults: the faults of the run.
+        seed: the seed of the run.
     """
 
     def __init__(self, node: str, faults: Sequence[Fault], seed: int) -> None:
@@ -25,11 +25,11 @@ class Damage:
         self._draw = np.random.default_rng(derive(seed, "damage", node))
 
     def now(self, seconds: float) -> list[Fault]:
-        """What is wrong at a time."""
+        """The active faults at a time."""
         return [fault for fault in self._faults if fault.at <= seconds < fault.until]
 
     def __call__(self, faults: list[Fault], before: Vector, after: Vector) -> Vector:
-        """What comes of a step."""
+        """The damaged result of a step."""
         for fault in faults:
             if fault.kind == "garbage":
                 after = self._draw.normal(size=len(after)).astype(np.float32)

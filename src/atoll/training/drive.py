@@ -1,8 +1,8 @@
-"""The driver: one node's steps, and what its strategy does at their boundaries.
+"""The driver: one node's steps, and the strategy's actions at their boundaries.
 
-This is the only step loop.  A trainer gives gradients and takes updates: a replica of a task's model, a stage of an
-island's pipeline, the numbers of a fuzzer.  A script has a loop of its own; its optimiser's hooks push the same
-boundaries.  What a strategy does in the background goes on while the node computes.
+This is the only step loop.  A trainer computes gradients and applies updates: a replica of a task's model, a stage of
+an island's pipeline, the numbers of a fuzzer.  A script has its own loop; its optimiser's hooks call the same
+boundaries.  A strategy's background work continues while the node computes.
 """
 
 import asyncio
@@ -17,31 +17,31 @@ T = TypeVar("T")
 
 
 class Trainer(Protocol):
-    """What a node trains."""
+    """A model or stage that a node trains."""
 
     async def gradient(self) -> None:
-        """Returns when the gradient of the next step is there."""
+        """Returns when the gradient of the next step is ready."""
 
     async def update(self) -> None:
         """The optimiser's step."""
 
 
 class Computing(Replica, Protocol):
-    """A model that computes its gradients by itself."""
+    """A model that computes its own gradients."""
 
     @property
     def cost(self) -> float:
-        """How many steps' worth of computing the next step is."""
+        """The cost of the next step, in steps."""
 
     def compute_gradient(self) -> None:
-        """Of the next batch."""
+        """Computes the gradient of the next batch."""
 
     def update(self) -> None:
         """The optimiser's step."""
 
 
 class Local:
-    """Trains a model that is here as a whole."""
+    """Trains a model that this node holds as a whole."""
 
     def __init__(self, replica: Computing) -> None:
         self._replica = replica
@@ -54,7 +54,7 @@ class Local:
 
 
 Boundary = Callable[[bool], Awaitable[None]]
-"""Done after every step, and before the next; it is told whether the model was merged with others'."""
+"""Called after every step, before the next; its argument says whether the model was merged with others."""
 
 
 async def drive(
@@ -65,14 +65,14 @@ async def drive(
     goes_on: Callable[[], bool],
     boundary: Boundary | None = None,
 ) -> None:
-    """Trains for as long as it may; what runs in the background ends with it.
+    """Trains while `goes_on` returns true; then background work ends too.
 
     Args:
-        trainer: what is trained.
+        trainer: computes gradients and applies updates.
         talk: the node's side of a strategy, started in the background.
         background: the node's tasks.
-        goes_on: asked before every step.
-        boundary: done after it.
+        goes_on: called before every step.
+        boundary: called after every step.
     """
     while goes_on():
         await trainer.gradient()
@@ -98,7 +98,7 @@ class Background:
         return task
 
     def __len__(self) -> int:
-        """How many are running."""
+        """How many tasks are running."""
         return len(self._started)
 
     def cancel(self) -> None:

@@ -1,4 +1,4 @@
-"""Keepers: a node's whole state in a file, written as it trains, so that a power cut costs half a minute."""
+"""Keepers: a node's whole state in a file, written during training, so that a power cut costs half a minute."""
 
 import asyncio
 import logging
@@ -19,15 +19,15 @@ KEEP_EVERY_S = 30.0
 
 
 class Keeper:
-    """Writes a node's state to a file every so often, at a step boundary, and at the end.
+    """Writes a node's state to a file regularly, at a step boundary, and at the end.
 
-    The state is copied where training is done, and written in a thread of its own: neither the event loop nor training
-    waits for the disk.  What cannot be written is said once, and tried again.
+    The state is copied where training runs, and written in a thread of its own: neither the event loop nor training
+    waits for the disk.  A write error is logged once, and the write is tried again.
 
     Args:
         path: the file.
-        identity: what must be the same for the file to fit.
-        world: the node's.
+        identity: the identity that the file must match.
+        world: the node's world.
     """
 
     def __init__(self, path: Path, identity: RunIdentity, world: World) -> None:
@@ -40,15 +40,15 @@ class Keeper:
         self._is_failing = False
 
     def load(self) -> Saved | None:
-        """What the node was, if there is a file.
+        """The saved state, if there is a file.
 
         Raises:
-            CheckpointError: it cannot be read, is not whole, or is of something else.
+            CheckpointError: it cannot be read, is incomplete, or belongs to something else.
         """
         return read_node(self._path, self._identity) if self._path.exists() else None
 
     def at_boundary(self, save: Callable[[], Saved]) -> Awaitable[None] | None:
-        """Training is between two steps; it waits for what is returned."""
+        """Called between two steps; training awaits the result."""
         self._save = save
         if self._writing is not None or self._world.now - self._kept_at < KEEP_EVERY_S:
             return None
@@ -57,7 +57,7 @@ class Keeper:
     async def _keep(self, save: Callable[[], Saved]) -> None:
         self._kept_at = self._world.now
         saved = save()
-        # Others than training change what a strategy remembers: that is copied here and now.
+        # A strategy's state also changes outside training, so it is copied at once.
         saved = {name: value.copy() if name.startswith("talk/") else value for name, value in saved.items()}
         copied = await self._world.aside(lambda: _copy(saved))
         self._writing = asyncio.create_task(self._write(copied), name="writing a checkpoint")
@@ -68,7 +68,7 @@ class Keeper:
         except OSError as error:
             if not self._is_failing:
                 told = error.strerror or error
-                log.warning("%s: the checkpoint cannot be written (%s): training goes on", self._path, told)
+                log.warning("%s: cannot write the checkpoint (%s): training continues", self._path, told)
             self._is_failing = True
         else:
             if self._is_failing:
@@ -78,7 +78,7 @@ class Keeper:
             self._writing = None
 
     async def finish(self) -> None:
-        """Training has ended: writes what the node is now."""
+        """Called when training has ended: writes the final state."""
         if self._writing:
             await self._writing
         if self._save:

@@ -1,4 +1,4 @@
-"""The node program of replicas: a task's model is trained, tested and kept.
+"""The node program of replicas: trains, tests and saves a task's model.
 
 It is the same in every world.
 """
@@ -27,19 +27,19 @@ async def train(
     resume: Saved | None = None,
     at_boundary: Callable[[Callable[[], Saved]], Awaitable[None] | None] | None = None,
 ) -> None:
-    """Trains until cancelled, or for so many steps.
+    """Trains until cancelled, or for this many steps.
 
     Args:
         replica: the node's model.
-        task: what is learned.
+        task: the task.
         strategy: the communication strategy.
-        steps: how many; any number if left out.
-        resume: what the node was, to go on from there.
-        at_boundary: called after every step, with what gives the node's state at that moment; the next step waits for
-            what it returns.
+        steps: the number of steps; default: no limit.
+        resume: a saved state to resume from.
+        at_boundary: called after every step, with a function that returns the node's state; the next step awaits the
+            result.
 
     Raises:
-        CheckpointError: what the node was does not fit what it is.
+        CheckpointError: the saved state does not fit the node.
     """
     talk = strategy.start(replica)
     if resume:
@@ -81,7 +81,7 @@ async def _test(replica: TrainedReplica) -> None:
 
 @contextlib.contextmanager
 def _fitting() -> Iterator[None]:
-    """What the node was is put in place; that it has other parts or sizes is the user's to know."""
+    """Reports a state with other parts or sizes as an error of the user."""
     try:
         yield
     except (KeyError, ValueError, TypeError, IndexError, RuntimeError) as error:

@@ -1,4 +1,4 @@
-"""The state of optimisers, as named arrays; their settings and schedules, as values that JSON has."""
+"""The state of optimisers, as named arrays; their settings and schedules, as JSON values."""
 
 import collections
 import itertools
@@ -17,11 +17,11 @@ from atoll.training.parameters import local
 __all__ = ["as_array", "optimizer_settings", "put_settings", "readable", "remember", "what_is_remembered", "writable"]
 
 OF_THE_MACHINE = {"params", "foreach", "fused", "capturable", "differentiable"}
-"""What a group of parameters says about the machine that it is on, not about learning."""
+"""Keys of a parameter group that belong to the machine, not to training."""
 
 
 def what_is_remembered(*optimizers: Optimizer) -> Saved:
-    """The state of optimisers; parameters are counted on from one to the next."""
+    """The state of optimisers; parameters are numbered consecutively over all of them."""
     return {
         f"{first + place}/{name}": _value(value, optimizer, name)
         for first, optimizer in zip(_firsts(optimizers), optimizers, strict=False)
@@ -32,7 +32,7 @@ def what_is_remembered(*optimizers: Optimizer) -> Saved:
 
 
 def remember(optimizers: Sequence[Optimizer], memory: Saved) -> None:
-    """Gives optimisers the state of others like them."""
+    """Loads a state into optimisers of the same kinds."""
     state: dict[int, dict[str, torch.Tensor]] = {}
     for key, value in memory.items():
         place, name = key.split("/", 1)
@@ -49,18 +49,18 @@ def remember(optimizers: Sequence[Optimizer], memory: Saved) -> None:
 
 
 def optimizer_settings(optimizers: Sequence[Optimizer]) -> list[list[dict[str, Any]]]:
-    """What the groups of each optimiser say about learning (`lr`, `initial_lr`, `betas`, …), for JSON.
+    """The training settings of each optimiser's groups (`lr`, `initial_lr`, `betas`, …), as JSON values.
 
-    What JSON has no word for, as a function, is the script's own to say.
+    Values that JSON cannot hold, as a function, are left to the script.
     """
     return [[_settings(group) for group in optimizer.param_groups] for optimizer in optimizers]
 
 
 def put_settings(optimizers: Sequence[Optimizer], settings: list[list[dict[str, Any]]]) -> None:
-    """Restores what `optimizer_settings` gave.
+    """Restores the output of `optimizer_settings`.
 
     Raises:
-        CheckpointError: there are other optimisers here, or other groups.
+        CheckpointError: the optimisers or their groups differ.
     """
     there, here = ([len(groups) for groups in each] for each in (settings, [o.param_groups for o in optimizers]))
     if there != here:
@@ -75,13 +75,13 @@ def put_settings(optimizers: Sequence[Optimizer], settings: list[list[dict[str, 
 
 
 def writable(value: Any, where: str) -> Any:
-    """A value as JSON has it, such that `readable` gives the same one back.
+    """A value as JSON, such that `readable` returns the same value again.
 
     >>> readable(writable({3: (0.9, 0.99)}, "a schedule"))
     {3: (0.9, 0.99)}
 
     Raises:
-        CheckpointError: it is made of something else than numbers, words, lists, tuples, sets and dictionaries.
+        CheckpointError: it has something else than numbers, strings, lists, tuples, sets and dictionaries.
     """
     if isinstance(value, np.generic) or (isinstance(value, torch.Tensor) and value.numel() == 1):
         value = value.item()
@@ -127,7 +127,7 @@ def _parameters(optimizer: Optimizer) -> list[torch.Tensor]:
 
 
 def _firsts(optimizers: Sequence[Optimizer]) -> list[int]:
-    """Where each one's parameters begin, and where the last one's end."""
+    """Where each optimiser's parameters begin, and where the last one's end."""
     return list(itertools.accumulate((len(_parameters(each)) for each in optimizers), initial=0))
 
 
@@ -139,7 +139,7 @@ def _value(value: Any, optimizer: Optimizer, name: str) -> NDArray[Any]:
 
 
 def _spread_like(parameter: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """What belongs to a tensor that is spread over several processes is spread as that is."""
+    """Shards a value like its parameter, if that is sharded over several processes."""
     if not hasattr(parameter, "to_local") or value.shape != local(parameter).shape:
         return value
     from torch.distributed.tensor import DTensor  # noqa: PLC0415 - slow to load, and few need it
@@ -149,7 +149,7 @@ def _spread_like(parameter: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
 
 
 def as_array(value: torch.Tensor) -> NDArray[Any]:
-    """A copy; numpy has no bfloat16, and every one of its values is a 32-bit one too."""
+    """A copy as a numpy array; bfloat16, which numpy does not have, becomes float32."""
     here = local(value.detach()).to("cpu", torch.float32 if value.dtype is torch.bfloat16 else value.dtype, copy=True)
     array: NDArray[Any] = here.numpy()
     return array

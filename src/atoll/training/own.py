@@ -1,4 +1,4 @@
-"""What every node's own model has in common, whoever trains it: a task, or a user's script."""
+"""The base of every node's own model, trained by a task or by a user's script."""
 
 import abc
 from collections.abc import Sequence
@@ -24,10 +24,10 @@ class OwnReplica(abc.ABC):
     """One node's model and optimiser, as strategies see them.
 
     Args:
-        world: where the node lives.
+        world: the node's world.
         members: all nodes of the run.
-        model: what is trained.
-        optimizers: what trains it.
+        model: the model.
+        optimizers: its optimisers.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class OwnReplica(abc.ABC):
         self.model = model
         self.optimizers = tuple(optimizers)
         self._steps_before = 0
-        """How many steps the model had behind it when it was handed to this node, beyond the node's own."""
+        """How many steps the model had when this node received it, beyond the node's own."""
 
     @property
     @abc.abstractmethod
@@ -56,10 +56,10 @@ class OwnReplica(abc.ABC):
 
     @property
     def global_step(self) -> int:
-        """How many steps the model has behind it: the node's own, and those of whoever handed it over."""
+        """How many steps the model has had: the node's own, and those before the node received it."""
         return self._steps_before + self.steps
 
-    # What strategies do ---
+    # For strategies ---
 
     def read(self, quantity: Quantity) -> Vector:
         index = self._parameters
@@ -92,7 +92,7 @@ class OwnReplica(abc.ABC):
         if memory:
             remember(self.optimizers, memory)
 
-    # What checkpoints hold ---
+    # Checkpoints ---
 
     def save(self) -> Saved:
         return {
@@ -126,7 +126,7 @@ class OwnReplica(abc.ABC):
                 raise CheckpointError(f"is of another model: {name!r} is {shapes[0]} there, and {shapes[1]} here")
 
     def _include_all(self, work: Work) -> None:
-        """Work is counted by seat; what another run with other seats has done is counted as this node's."""
+        """Work is counted by seat; the work of a run with other seats counts as this node's."""
         self.work[:] = 0
         if len(work) == len(self.work):
             self.work[:] = work

@@ -1,9 +1,9 @@
 """A model's parameters as ranges of one vector.
 
 An index maps the tensors of a model onto ranges of one logical vector and copies them to and from it.  Parameters stay
-where they are: nothing is re-allocated, so tied weights, `.to()` and checkpoints need no special case.  Tied tensors
-are one range; frozen parameters are left out.  Of a tensor that is spread over several processes (FSDP2) the vector has
-the part that is here.
+in place: nothing is re-allocated, so tied weights, `.to()` and checkpoints need no special case.  Tied tensors are one
+range; frozen parameters are left out.  For a tensor that is sharded over several processes (FSDP2), the vector has the
+local part.
 
 Floating-point buffers (batch-norm statistics) are a vector of their own: they are averaged, and no optimiser, codec or
 correction may touch them.
@@ -23,7 +23,7 @@ __all__ = ["Parameters", "Range", "local"]
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Where a tensor lies in the vector."""
+    """The range of a tensor in the vector."""
 
     name: str
     start: int
@@ -67,11 +67,11 @@ class Parameters:
 
     def write_buffers(self, values: Vector) -> None:
         _write(self._buffers, values)
-        for variance in self._variances:  # whatever others sent
+        for variance in self._variances:  # received values may be negative
             variance.clamp_(min=0)
 
     def read_gradient(self) -> Vector:
-        """A copy of all gradients; 0 where there is none."""
+        """A copy of all gradients; 0 for parameters without one."""
         values = torch.zeros(self.size, device=self._device)
         for view, tensor in zip(self._views(values), self._trained, strict=False):
             if tensor.grad is not None:
@@ -91,7 +91,7 @@ class Parameters:
 
 
 def _views(values: Tensor, tensors: list[Tensor]) -> list[Tensor]:
-    """A vector as the tensors that it is made of."""
+    """Splits a vector into views with the shapes of tensors."""
     parts = torch.split(values, [tensor.numel() for tensor in tensors])
     return [part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
 
@@ -111,13 +111,13 @@ def _write(tensors: list[Tensor], values: Vector) -> None:
 
 
 def local(tensor: Tensor) -> Tensor:
-    """The part of a tensor that this process has: all of it, but for one that is spread over several."""
+    """The part of a tensor that this process has: all of it, unless it is sharded."""
     part: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     return part
 
 
 def _on_host(values: Tensor) -> Vector:
-    """A GPU copies into pinned memory several times as fast; torch keeps such memory for the next time."""
+    """Copies to the host; from a GPU through pinned memory, which is several times as fast and is reused by torch."""
     if values.is_cuda:
         values = torch.empty(values.shape, dtype=values.dtype, pin_memory=True).copy_(values)
     found: Vector = values.cpu().numpy()
@@ -125,7 +125,7 @@ def _on_host(values: Tensor) -> Vector:
 
 
 def _tensor(values: Vector) -> Tensor:
-    return torch.from_numpy(values if values.flags.writeable else values.copy())  # torch cannot see read-only ones
+    return torch.from_numpy(values if values.flags.writeable else values.copy())  # torch has no read-only tensors
 
 
 def _like(view: Tensor, tensor: Tensor) -> Tensor:

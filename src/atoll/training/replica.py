@@ -1,4 +1,4 @@
-"""A node's own model: it trains, is tested, and is read and changed by strategies at step boundaries."""
+"""A node's own model: it is trained and tested, and strategies read and change it at step boundaries."""
 
 import math
 from collections import deque
@@ -29,22 +29,22 @@ from atoll.world.base import World
 __all__ = ["TrainedReplica"]
 
 LOSSES = 10
-"""Over how many batches a node's own loss is taken."""
+"""The number of batches that a node's own loss is averaged over."""
 
 
 class TrainedReplica(OwnReplica):
     """One node's model, optimiser and data.
 
     Args:
-        world: where the node lives.
+        world: the node's world.
         members: all nodes of the run.
-        task: what is learned.
+        task: the task.
         shard: this node's examples.
-        pieces: in how many pieces, one after the other, it takes them.
-        seed: of the run; all nodes' models begin alike.
+        pieces: into how many pieces, one after the other, they are divided.
+        seed: the seed of the run; all nodes begin with the same model.
         optimizer: makes the inner optimiser.
         tester: tests a model.
-        damage: what is wrong with the machine.
+        damage: the faults of the machine.
         used: counts how often each example of the task was used.
     """
 
@@ -83,7 +83,7 @@ class TrainedReplica(OwnReplica):
     def _parameters(self) -> Parameters:
         return self._index
 
-    # What training does ---
+    # For training ---
 
     def compute_gradient(self) -> None:
         """Forward and backward on the next batch."""
@@ -111,11 +111,11 @@ class TrainedReplica(OwnReplica):
         self.steps += 1
 
     def test(self) -> float:
-        """The measure of the model as it is; `nan` becomes the worst there is."""
+        """The measure of the current model; `nan` becomes the worst value."""
         measure = self._tester(self.model, np.concatenate([self._parameters.read(), self._parameters.read_buffers()]))
         return finite_measure(measure, rising=self._task.rising)
 
-    # What strategies do ---
+    # For strategies ---
 
     def lend(self, share: float) -> bytes:
         rows = self._batch[: math.ceil(share * len(self._batch))]
@@ -128,7 +128,7 @@ class TrainedReplica(OwnReplica):
     def borrow(self, examples: bytes) -> None:
         train = self._task.train
         try:
-            found = safetensors.torch.load(examples)  # numbers alone: no code can come with them
+            found = safetensors.torch.load(examples)  # safetensors: no code can come with it
             inputs, targets = found["inputs"].to(train.inputs), found["targets"].to(train.targets)
         except (safetensors.SafetensorError, KeyError, ValueError) as error:
             raise ExamplesRefused(f"cannot be read ({error})") from None
@@ -142,7 +142,7 @@ class TrainedReplica(OwnReplica):
 
     @property
     def cost(self) -> float:
-        """How many steps' time the next gradient takes."""
+        """The cost of the next gradient, in steps."""
         return max(1.0, self.batch_factor)
 
     @property
@@ -151,11 +151,11 @@ class TrainedReplica(OwnReplica):
 
     def take_over(self, work: Work, memory: Saved, steps: int) -> None:
         done = int(work[self.rank] - self.work[self.rank])
-        if done > 0:  # it has been here before, and goes on where it was in its data
+        if done > 0:  # it was in the run before, and resumes at its position in the data
             self._batches.skip(done)
         super().take_over(work, memory, steps)
 
-    # What checkpoints hold ---
+    # Checkpoints ---
 
     def save(self) -> Saved:
         losses = np.array([float(each) for each in self._losses], dtype=np.float32)

@@ -1,5 +1,5 @@
-"""Who learns from which examples: `iid`, `dirichlet:A` (each label spread unevenly), `label` (sorted by label, cut in
-N), `seldp` (everybody has all, in N pieces that each node begins at another of).
+"""How examples are divided among nodes: `iid`, `dirichlet:A` (each label unevenly), `label` (sorted by label, cut in
+N), `seldp` (each node has all examples, in N pieces, and begins with a different piece).
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ _KINDS = ("iid", "dirichlet", "label", "seldp")
 
 @dataclass(frozen=True, slots=True)
 class Shards:
-    """How examples are dealt out."""
+    """How examples are divided."""
 
     kind: str
     alpha: float = 0.3
@@ -27,11 +27,11 @@ class Shards:
         return f"dirichlet:{self.alpha:g}" if self.kind == "dirichlet" else self.kind
 
     def pieces(self, nodes: int) -> int:
-        """In how many pieces, one after the other, a node takes its examples."""
+        """Into how many pieces, one after the other, a node's examples are divided."""
         return nodes if self.kind == "seldp" else 1
 
     def deal(self, labels: NDArray[np.int64], nodes: int, seed: int) -> list[Indices]:
-        """The examples of each node: every example once (but `seldp`: once a node), at least one for everybody."""
+        """The examples of each node: every example once (`seldp`: once for each node), at least one for each node."""
         if len(labels) < nodes:
             raise TaskError(f"{len(labels)} examples cannot be dealt to {nodes} nodes: expected at least one for each")
         draw = np.random.default_rng(derive(seed, "shards"))
@@ -48,14 +48,14 @@ class Shards:
             cuts = np.round(np.cumsum(draw.dirichlet([self.alpha] * nodes)) * len(mine)).astype(int)[:-1]
             for part, piece in zip(parts, np.split(mine, cuts), strict=True):
                 part.extend(piece.tolist())
-        for part in parts:  # nobody goes without: the richest gives one
+        for part in parts:  # no node is left empty: the largest part gives one
             if not part:
                 part.append(max(parts, key=len).pop())
         return [np.array(sorted(part), dtype=np.int64) for part in parts]
 
 
 def parse_shards(text: str) -> Shards:
-    """The shards that a user wrote.
+    """Parses a user's shards.
 
     >>> str(parse_shards("dirichlet"))
     'dirichlet:0.3'

@@ -1,4 +1,4 @@
-"""Parts: what each node of a run gets, the same in every world: its examples, its model, its optimiser."""
+"""Parts: the examples, model and optimiser of each node of a run, the same in every world."""
 
 import base64
 import hashlib
@@ -23,15 +23,15 @@ __all__ = ["Parts", "Tester", "data_used", "examples_used", "read_used"]
 
 
 class Parts:
-    """What the nodes of a run get.
+    """The parts of all nodes of a run.
 
     Args:
-        task: what is learned.
+        task: the task.
         members: all nodes.
-        shards: how the examples are dealt.
-        seed: of the run.
-        role: `ideal` runs use the task's optimiser for that.
-        faults: machines may compute wrongly.
+        shards: how the examples are divided.
+        seed: the seed of the run.
+        role: `ideal` runs use the task's ideal optimiser.
+        faults: faults of computation.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Parts:
         self._optimizer = task.ideal_optimizer if role == "ideal" and task.ideal_optimizer else task.optimizer
         self._tester = Tester(task)
         self.used = np.zeros(len(labels), dtype=np.int64)
-        """How often each example was."""
+        """How often each example was used."""
 
     def replica(self, world: World) -> TrainedReplica:
         """A node's model, with its data."""
@@ -83,7 +83,7 @@ class Parts:
 
     @property
     def count(self) -> int:
-        """In how many parts the examples are."""
+        """How many parts the examples are divided into."""
         return len(self._shards)
 
     @property
@@ -91,7 +91,7 @@ class Parts:
         return self._tester
 
     def started(self, strategy: str, parameters: int, at: float = 0.0) -> TrainingStarted:
-        """What the trace says first."""
+        """The first event of the trace."""
         return TrainingStarted(
             at=at,
             task=self._task.name,
@@ -105,7 +105,7 @@ class Parts:
 
 
 class Tester:
-    """Tests models, and remembers: after an exchange many nodes hold the same bytes."""
+    """Tests models, with a cache: after an exchange many nodes hold the same bytes."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
@@ -121,7 +121,7 @@ class Tester:
 
 
 def data_used(used: NDArray[np.int64], at: float) -> DataUsed:
-    """What a run has made of the examples, from how often each was used."""
+    """How a run has used the examples, from the number of uses of each."""
     return DataUsed(
         at=at,
         examples=len(used),
@@ -138,5 +138,5 @@ def examples_used(used: NDArray[np.int64], at: float, node: str) -> ExamplesUsed
 
 
 def read_used(event: ExamplesUsed) -> NDArray[np.int64]:
-    """What `examples_used` was given."""
+    """The counts given to `examples_used`."""
     return np.frombuffer(zlib.decompress(base64.b64decode(event.counts)), dtype="<i8").astype(np.int64)

@@ -1,4 +1,4 @@
-"""A task: model, data, loss, measure, target; what is learned.
+"""A task: model, data, loss, measure and target.
 
 Built-in ones are in `atoll.training.tasks`; a user's own is any `Task`, or a function without arguments that returns
 one, named as `module:object` (docs/tasks.md).
@@ -35,24 +35,24 @@ def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Task:
-    """What is learned.
+    """What a run trains: model, data, loss, measure and target.
 
     Attributes:
-        name: what to call it.
+        name: its name.
         model: makes the model; called once for each node, with the same random state, so that all begin alike.
-        chain: makes the model that islands hold together, where `model`'s cannot be cut into stages.
-        optimizer: makes the inner optimiser of some parameters.
+        chain: makes the model for islands, if the one of `model` cannot be cut into stages.
+        optimizer: makes the inner optimiser for some parameters.
         ideal_optimizer: the same with the learning rate that is best for the ideal (gradients averaged every step).
-        loss: a mean over a batch.
+        loss: the mean loss of a batch.
         measure: one number for each example, whose mean is compared with the target.
         rising: whether the measure rises towards the target (accuracy) or falls (loss).
-        target: what is to be reached.
-        batch: examples a step.
-        train: what is learned from, dealt out to the nodes.
-        test: what is measured on.
+        target: the measure to reach.
+        batch: examples in a step.
+        train: the training examples, divided among the nodes.
+        test: the test examples.
         quick: how many of the test examples are enough while the target is far away.
-        final: what is measured on once more at the end of a run, where that is more than `test`.
-        labels: what shards are dealt by; default: the targets.
+        final: the examples of a final test at the end of a run, if that is larger than `test`.
+        labels: the labels by which shards divide examples; default: the targets.
         test_every: steps after which a node tests its model, merged or not.
     """
 
@@ -74,7 +74,7 @@ class Task:
     test_every: int = 10
 
     def to(self, device: str) -> "Task":
-        """The same with its examples on a device; labels, which examples are dealt by, stay where they are."""
+        """The same with its examples on a device; labels stay on theirs."""
         labels = self.train.targets if self.labels is None else self.labels
         final = self.final and self.final.to(device)
         return replace(self, train=self.train.to(device), test=self.test.to(device), final=final, labels=labels)
@@ -83,11 +83,11 @@ class Task:
         return measure >= self.target if self.rising else measure <= self.target
 
     def measured(self, outputs: Tensor, rows: slice) -> float:
-        """The sum of what is measured of outputs for some of the test examples."""
+        """The sum of the measure over outputs for some of the test examples."""
         return float(self.measure(outputs, self.test.targets[rows]).double().sum())
 
     def test_model(self, model: nn.Module) -> float:
-        """The mean measure on the test examples, or on the quick ones where those say that the target is far away."""
+        """The mean measure on the test examples, or only on the quick ones if the target is far away."""
         count = len(self.test)
         if self.quick is not None and self.quick < count:
             quick = self._measure(model, self.test, 0, self.quick)

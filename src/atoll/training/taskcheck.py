@@ -1,6 +1,6 @@
-"""Whether a task can be learned: looked at once when it is loaded, before any node or process begins.
+"""Whether a task can be trained: checked once when it is loaded, before any node or process begins.
 
-A mistake in a task would else show as a run that never reaches its target, or as the same traceback from many
+Otherwise a mistake in a task would show as a run that never reaches its target, or as the same traceback from many
 processes.
 """
 
@@ -18,16 +18,16 @@ __all__ = ["check_task"]
 
 T = TypeVar("T")
 TRIED = 8
-"""A batch of so many examples shows whether model, loss and measure go with the data."""
+"""The size of the batch that shows whether model, loss and measure fit the data."""
 IGNORED = -100
 """The target that cross-entropy leaves out."""
 
 
 def check_task(task: Task) -> None:
-    """Refuses a task that cannot be learned; the error says what is wrong and what to do.
+    """Raises if a task cannot be trained; the error says what is wrong and what to do.
 
     Raises:
-        TaskError: with the first thing that is wrong.
+        TaskError: the first problem found.
     """
     _check_numbers(task)
     _check_examples(task, "train", task.train)
@@ -76,7 +76,7 @@ def _check_examples(task: Task, which: str, examples: Examples) -> None:
 
 
 def _check_labels(task: Task) -> None:
-    """What examples are dealt by."""
+    """Checks the labels by which examples are divided."""
     labels = task.labels
     if labels is None:
         if task.train.targets.ndim != 1:
@@ -91,7 +91,7 @@ def _check_labels(task: Task) -> None:
 
 
 def _try(task: Task) -> None:
-    """Model, optimiser, loss and measure, with a few examples."""
+    """Tries model, optimiser, loss and measure with a few examples."""
     with torch.random.fork_rng(devices=[]):
         model = _do(task, "model()", task.model)
         if not isinstance(model, nn.Module):
@@ -121,12 +121,12 @@ def _try_loss(task: Task, model: nn.Module) -> None:
         raise _refuse(task, "loss: it has no gradient: expected a function of the model's outputs")
     if not torch.isfinite(loss):
         raise _refuse(
-            task, f"loss: it is {float(loss.detach())} before training: look at the data and the model's beginning"
+            task, f"loss: it is {float(loss.detach())} before training: check the data and the initial model"
         )
 
 
 def _check_classes(task: Task, outputs: Tensor) -> None:
-    """Whether there is an output for every class, where classes are what is learned."""
+    """Checks that there is an output for every class, if the task is classification."""
     if task.loss is not nn.functional.cross_entropy or outputs.ndim < 2:
         return
     classes = outputs.shape[1]
@@ -154,7 +154,7 @@ def _try_measure(task: Task, model: nn.Module, which: str, examples: Examples) -
 
 
 def _do(task: Task, what: str, do: Callable[[], T]) -> T:
-    """Calls what the user wrote; whatever it raises is the task's."""
+    """Calls the user's code; whatever it raises is an error of the task."""
     try:
         return do()
     except Exception as error:

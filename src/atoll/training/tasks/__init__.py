@@ -1,4 +1,4 @@
-"""The tasks that ship with Atoll, and how a user's own is found.  Every file here registers its tasks."""
+"""The tasks that ship with Atoll, and the import of a user's own.  Every file here registers its tasks."""
 
 import importlib
 import pkgutil
@@ -18,7 +18,7 @@ for _module in pkgutil.iter_modules(__path__):
 
 
 def load_task(name: str, data: Path | None = None) -> Task:
-    """A task by name, or a user's own as `module:object`, which is looked at closely first."""
+    """Loads a task by name, or a user's own as `module:object`, which is checked first."""
     if ":" in name:
         task = _users_own(name)
         check_task(task)

@@ -1,5 +1,5 @@
-"""`digits`: 1,797 small digits that come with scikit-learn, an MLP of 4,810 parameters.  Needs no data and no
-patience.
+"""`digits`: 1,797 small digits that come with scikit-learn, an MLP of 4,810 parameters.  Needs no data and trains
+fast.
 """
 
 from collections.abc import Iterable
@@ -29,7 +29,7 @@ def _sgd(parameters: Iterable[nn.Parameter], *, lr: float) -> SGD:
 
 @built_in("digits")
 def digits() -> Task:
-    """The task."""
+    """The task `digits`."""
     with needs_extra("tasks", "the task 'digits'"):
         from sklearn.datasets import load_digits  # noqa: PLC0415 - a second to load, and scripts do not need it
 

@@ -1,6 +1,6 @@
 """`mnist`: the handwritten digits, from IDX files that the user has, with the network of odticn (693,962 parameters).
 
-`mnist-plain` is the same as odticn trained it: pixels from 0 to 1, SGD 0.1 without momentum, 90 %.
+`mnist-plain` is the same as in odticn: pixels from 0 to 1, SGD 0.1 without momentum, 90 %.
 """
 
 import gzip
@@ -94,7 +94,7 @@ def _task(data: Path, *, name: str, target: float, optimizer: _Make, ideal_optim
 
 @built_in("mnist", needs_data=True)
 def mnist(data: Path) -> Task:
-    """The task."""
+    """The task `mnist`."""
     make = partial(_sgd, momentum=0.9)
     return _task(
         data,
@@ -108,7 +108,7 @@ def mnist(data: Path) -> Task:
 
 @built_in("mnist-plain", needs_data=True)
 def mnist_plain(data: Path) -> Task:
-    """As odticn trained it."""
+    """The task as in odticn."""
     make = partial(_sgd, momentum=0.0)
     return _task(
         data,

@@ -22,7 +22,7 @@ class BuiltIn:
     needs_data: bool
 
     def load(self, data: Path | None) -> Task:
-        """The task, with the data of a folder if it needs any."""
+        """Loads the task, with the data of a folder if it needs any."""
         if not self.needs_data:
             return self.make()
         if data is None:
@@ -34,11 +34,11 @@ TASKS: dict[str, BuiltIn] = {}
 
 
 def built_in(name: str, *, needs_data: bool = False) -> Callable[[TaskMaker], TaskMaker]:
-    """Makes a function the task of a name.
+    """Registers a function as the task of a name.
 
     Args:
-        name: what users write.
-        needs_data: whether the function is given the folder of its data.
+        name: the name that users write.
+        needs_data: whether the function gets the folder of its data.
     """
 
     def register(make: TaskMaker) -> TaskMaker:

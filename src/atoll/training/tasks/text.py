@@ -26,7 +26,7 @@ LAYERS = 2
 BATCH = 32
 QUICK = 64
 TESTED = 256
-"""Held-out sequences that are tested on the way."""
+"""Held-out sequences that are tested during training."""
 TENTHS = 10
 TARGET = 1.81
 
@@ -106,7 +106,7 @@ class _Thought(nn.Module):
 
 
 def char_chain(characters: int, blocks: int = LAYERS) -> nn.Sequential:
-    """The same transformer as a chain that can be cut: its output layer has weights of its own."""
+    """The same transformer as a chain that can be cut: its output layer has its own weights."""
     out = nn.Linear(WIDTH, characters, bias=False)
     nn.init.normal_(out.weight, std=0.05)
     layers: dict[str, nn.Module] = {"embed": _Embedding(characters)}
