@@ -31,7 +31,7 @@ class Held:
 
 
 Layers = Mapping[int, Held]
-"""By index in the chain."""
+"""Layers by index in the chain."""
 
 
 class SpanReplica(OwnReplica):

@@ -183,7 +183,7 @@ async def _join(
             if KEY_IN_USE in conflict:
                 raise _key_in_use(machine, conflict)
             log.warning("seat %s is taken (%s); asking for another", seat.name, conflict)
-            invitation = member.invitation  # with everybody who was met
+            invitation = member.invitation  # with all nodes that were met
             remembered = None
     raise InvitationError("every seat that was offered is taken: try again")
 

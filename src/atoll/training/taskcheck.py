@@ -120,9 +120,7 @@ def _try_loss(task: Task, model: nn.Module) -> None:
     if not loss.requires_grad:
         raise _refuse(task, "loss: it has no gradient: expected a function of the model's outputs")
     if not torch.isfinite(loss):
-        raise _refuse(
-            task, f"loss: it is {float(loss.detach())} before training: check the data and the initial model"
-        )
+        raise _refuse(task, f"loss: it is {float(loss.detach())} before training: check the data and the initial model")
 
 
 def _check_classes(task: Task, outputs: Tensor) -> None:

@@ -62,7 +62,7 @@ class Routes:
         return receiver in seen
 
     def forget(self) -> None:
-        """To be called when a link went up or down, or latencies changed."""
+        """Clears the cache; call it when a link went up or down, or latencies changed."""
         self._found.clear()
         self.version += 1
 
