@@ -60,6 +60,7 @@ PUBLIC = {
     "atoll.world": ["IDEAL", "Lane", "Message", "Peer", "Physics", "Simulation", "World"],
     "atoll.codecs": ["CODECS", "Codec", "Dense", "Feedback", "parse_codec", "write_codec"],
     "atoll.collectives": [
+        "BlockTurn",
         "Body",
         "COLLECTIVES",
         "Collective",

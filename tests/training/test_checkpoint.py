@@ -46,7 +46,7 @@ def test_torn_and_foreign_files_are_refused(tmp_path: Path) -> None:
     whole = path.read_bytes()
     for size in (0, 4, 100, len(whole) - 1):
         path.write_bytes(whole[:size])
-        with pytest.raises(CheckpointError, match="not whole"):
+        with pytest.raises(CheckpointError, match="incomplete"):
             read_node(path, IDENTITY)
     path.write_bytes(whole[:-2] + bytes([whole[-2] ^ 1, whole[-1]]))
     with pytest.raises(CheckpointError, match="damaged"):
