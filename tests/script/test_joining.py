@@ -14,7 +14,7 @@ from atoll.strategies import DEFAULT_STRATEGY
 from tests.script.test_signals import LEAVING, NODE, started
 
 LENDERS = "selsync:lenders=0.25,lend=0.5"
-TOLD = r"strategy 'selsync:lenders=0.25,lend=0.5': with lenders, .*leave out lenders"
+TOLD = r"strategy 'selsync:lenders=0.25,lend=0.5': lenders share .*leave out lenders"
 
 
 @pytest.mark.parametrize(
