@@ -52,6 +52,7 @@ async def exchanges(world: LiveWorld, settings: Settings) -> dict[str, Any]:
             started.append(task)
             return task
 
+        talk.prepare()
         talk.start(spawn)
         for _ in range(settings["count"] + settings["warm"]):
             replica.values[:] = float(replica.rank)

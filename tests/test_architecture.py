@@ -24,6 +24,7 @@ ORDER = [
     "version",
     "network",
     "trace",
+    "memory",
     "vectors",
     "world",
     "membership",

@@ -7,10 +7,26 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Matrix", "Vector", "all_finite", "digest", "joined", "length"]
+from atoll.memory import empty
+
+__all__ = [
+    "Matrix",
+    "Vector",
+    "all_finite",
+    "copied",
+    "digest",
+    "distance",
+    "joined",
+    "length",
+    "minus",
+    "plus",
+    "times",
+]
 
 Vector: TypeAlias = NDArray[np.float32]
 Matrix: TypeAlias = NDArray[np.float64]
+SLAB = 1 << 16
+"""How many values stay in the cache while something is worked out."""
 
 
 def all_finite(values: Vector) -> bool:
@@ -29,6 +45,47 @@ def length(values: Vector) -> float:
         if not math.isfinite(squares):
             squares = float(np.sum(np.square(values, dtype=np.float64)))
     return math.sqrt(squares) if math.isfinite(squares) else math.inf
+
+
+def distance(values: Vector, factor: float, origin: Vector | None) -> float:
+    """The length of values · factor − origin, worked out slab by slab."""
+    if factor == 1 and origin is None:
+        return length(values)
+    squares = 0.0
+    room = np.empty(min(len(values), SLAB), dtype=np.float32)
+    with np.errstate(over="ignore", invalid="ignore"):
+        for start in range(0, len(values), SLAB):
+            slab = values[start : start + SLAB]
+            change = np.multiply(slab, np.float32(factor), out=room[: len(slab)])
+            if origin is not None:
+                change -= origin[start : start + SLAB]
+            squares += length(change) ** 2
+    return math.sqrt(squares)
+
+
+def copied(values: Vector) -> Vector:
+    """A copy, in memory that is used again."""
+    found = empty(len(values))
+    found[:] = values
+    return found
+
+
+def minus(one: Vector, other: Vector) -> Vector:
+    """One − other, in memory that is used again."""
+    found: Vector = np.subtract(one, other, out=empty(len(one)))
+    return found
+
+
+def plus(one: Vector, other: Vector) -> Vector:
+    """One + other, in memory that is used again."""
+    found: Vector = np.add(one, other, out=empty(len(one)))
+    return found
+
+
+def times(values: Vector, factor: float) -> Vector:
+    """Values · factor, in memory that is used again."""
+    found: Vector = np.multiply(values, np.float32(factor), out=empty(len(values)))
+    return found
 
 
 def joined(parts: list[Vector]) -> Vector:

@@ -81,6 +81,7 @@ def run_strategy(
 
         async with asyncio.TaskGroup() as group:
             background = Background(group)
+            talk.prepare()
             talk.start(background)
             await drive(Local(replica), talk, background, goes_on=lambda: replica.steps < steps, boundary=boundary)
 

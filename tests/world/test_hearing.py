@@ -90,6 +90,7 @@ def test_nonsense(strategy: str) -> None:
         talk = parse_strategy(strategy).start(replica)
         async with asyncio.TaskGroup() as group:
             background = Background(group)
+            talk.prepare()
             talk.start(background)
             await drive(Local(replica), talk, background, goes_on=lambda: replica.steps < 60)
             steps[world.name] = replica.steps

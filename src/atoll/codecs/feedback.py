@@ -6,7 +6,7 @@ kept is given, always.
 
 import numpy as np
 
-from atoll.vectors import Vector
+from atoll.vectors import Vector, times
 
 __all__ = ["Feedback"]
 
@@ -26,7 +26,11 @@ class Feedback:
     def given(self, values: Vector) -> Vector:
         """What is to be sent now: the values and what was kept, which is no longer kept."""
         kept, self.kept = self.kept, None
-        return values if kept is None else values + kept * self._decay
+        if kept is None:
+            return values
+        found = times(kept, float(self._decay))
+        found += values
+        return found
 
     def keep(self, unsent: Vector | None) -> None:
         """A message is on its way, without this."""

@@ -18,7 +18,7 @@ from statistics import median
 import numpy as np
 
 from atoll.collectives.lengths import Refusals
-from atoll.vectors import Vector, length
+from atoll.vectors import Vector, copied, distance, length
 
 __all__ = ["Judge", "TrailerLayout"]
 
@@ -294,11 +294,7 @@ class Judge:
 
 def _length(vector: Vector, origin: Vector | None, weight: float) -> float:
     """Of what a member has changed; not finite if any of it is not."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        change = vector if weight <= 0 else vector / np.float32(weight)
-        if origin is not None and weight > 0:
-            change = change - origin
-    return length(change)
+    return length(vector) if weight <= 0 else distance(vector, 1 / weight, origin)
 
 
 def _scaled(vector: Vector, origin: Vector | None, weight: float, scale: float) -> Vector:
@@ -314,7 +310,7 @@ def _scaled(vector: Vector, origin: Vector | None, weight: float, scale: float) 
 
 def _add(vectors: list[Vector]) -> Vector:
     """In the order of ranks, whoever came first."""
-    total = vectors[0].copy()
+    total = copied(vectors[0])
     for each in vectors[1:]:
         total += each
     return total

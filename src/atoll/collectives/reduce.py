@@ -21,7 +21,8 @@ from atoll.codecs.dense import Dense
 from atoll.codecs.sparse import kept
 from atoll.collectives import COLLECTIVES, Body, Round, Spawn, broadcast
 from atoll.errors import StrategyError
-from atoll.vectors import Vector
+from atoll.memory import empty
+from atoll.vectors import Vector, copied, minus
 from atoll.world.base import World
 
 SEEN = ("direct", "gather", "star")
@@ -164,7 +165,7 @@ class Coded(Reduction):
 
     def _left(self, values: Vector, sent: Vector) -> Vector | None:
         """What of a member's values was not sent."""
-        return None if self.exact else values - sent
+        return None if self.exact else minus(values, sent)
 
     async def _summed(self, meeting: Round, values: Vector, tail: Vector, via: str) -> Reduced:
         offload = meeting.world.offload
@@ -227,17 +228,17 @@ class Coded(Reduction):
         rank, offload = meeting.rank, meeting.world.offload
         ends = np.cumsum([0, *(len(share) for share in np.array_split(values, meeting.size))]).tolist()
         spans = [slice(start, stop) for start, stop in itertools.pairwise(ends)]
-        unsent = None if self.exact else np.zeros_like(values)
+        unsent = None if self.exact else empty(len(values))
         others = [(rank + step) % meeting.size for step in range(1, meeting.size)]
         own, count = spans[rank], spans[rank].stop - spans[rank].start
         origin = None if meeting.origin is None else meeting.origin[own]
-        result = np.empty_like(values)
+        result = empty(len(values))
 
         def share(other: int) -> bytes:
             given = values[spans[other]]
             encoded = self._encode(given, meeting)
             if unsent is not None:
-                unsent[spans[other]] = given - self._decode(encoded, len(given), meeting)
+                np.subtract(given, self._decode(encoded, len(given), meeting), out=unsent[spans[other]])
             return encoded + tail.tobytes()
 
         def add_up(bodies: dict[int, Body]) -> tuple[bytes, Vector]:
@@ -250,7 +251,7 @@ class Coded(Reduction):
             encoded = self._encode(total, meeting)
             result[own] = self._decode(encoded, count, meeting)
             if unsent is not None:
-                unsent[own] = total - result[own]
+                np.subtract(total, result[own], out=unsent[own])
             return encoded, summed
 
         def take(other: int, body: Body) -> None:
@@ -333,7 +334,7 @@ def _bytes(body: Body) -> torch.Tensor:
 
 def _add(vectors: list[Vector]) -> Vector:
     """In the order of ranks, whoever came first."""
-    total = vectors[0].copy()
+    total = copied(vectors[0])
     for each in vectors[1:]:
         total += each
     return total

@@ -38,6 +38,10 @@ class Numbers:
         self.gradient: Vector = np.zeros_like(values)
         self.buffers: Vector = np.zeros(0, dtype=np.float32)
 
+    @property
+    def size(self) -> int:
+        return len(self.values)
+
     def read(self, quantity: Quantity) -> Vector:
         if quantity is Quantity.BUFFERS:
             return self.buffers.copy()

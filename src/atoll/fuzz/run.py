@@ -59,6 +59,7 @@ def check(case: Case) -> str | None:
 
         async with asyncio.TaskGroup() as group:
             spawn = Background(group)
+            talk.prepare()
             talk.start(spawn)
             await drive(Local(replica), talk, spawn, goes_on=lambda: world.now < END_S, boundary=boundary)
 

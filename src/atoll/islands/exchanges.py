@@ -68,6 +68,7 @@ class RangeTalks(Talk):
             )
             background = Background(group)
             talk = self._strategy.start(replica)
+            talk.prepare()
             talk.start(background)
             self._exchanges[first, last] = _Exchange(scope, replica, talk, background)
 

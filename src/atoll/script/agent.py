@@ -190,7 +190,8 @@ class Agent:
         world = self.world
         if not world.is_late and len(world.names) > 1:
             await self._take_first_model(replica)
-        self._talk = parse_strategy(self.strategy).start(replica)
+        talk = self._talk = parse_strategy(self.strategy).start(replica)
+        await world.offload(talk.prepare)
         self._talk.start(self._thread.spawn)
         if world.name == world.names[0] or world.is_late:
             world.record(self._started(replica.size))
@@ -198,10 +199,10 @@ class Agent:
     async def _take_first_model(self, replica: ScriptReplica) -> None:
         """Takes the model of the first node, so that nodes that begin together begin with the same model."""
         world, first = self.world, self.world.names[0]
-        values = replica.read(Quantity.PARAMETERS)
         if world.name == first:
+            values = await world.offload(lambda: replica.read(Quantity.PARAMETERS))
             for name in world.peer_names:
-                self._thread.spawn(world.peer(name).send(FIRST_MODEL, body=values.tobytes(), lane=Lane.BULK))
+                self._thread.spawn(world.peer(name).send(FIRST_MODEL, body=values.data.cast("B"), lane=Lane.BULK))
             return
         try:
             async with asyncio.timeout(FIRST_MODEL_S):
@@ -209,10 +210,10 @@ class Agent:
         except TimeoutError:
             raise AtollError(f"{first}, whose model all nodes begin with, sent none in {FIRST_MODEL_S:.0f} s") from None
         theirs = np.frombuffer(message.body, dtype=np.float32)
-        if len(theirs) != len(values):
-            here = f"the model has {len(values)} values here and {len(theirs)} on {first}"
+        if len(theirs) != replica.size:
+            here = f"the model has {replica.size} values here and {len(theirs)} on {first}"
             raise AtollError(f"{here}: run the same script on all nodes")
-        replica.write(Quantity.PARAMETERS, theirs)
+        await world.offload(lambda: replica.write(Quantity.PARAMETERS, theirs))
 
     async def _save(self) -> Saved:
         if self._replica is None:

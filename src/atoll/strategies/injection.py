@@ -106,6 +106,10 @@ class TogetherTalk(Talk):
     def __init__(self, *talks: Talk) -> None:
         self._talks = talks
 
+    def prepare(self) -> None:
+        for talk in self._talks:
+            talk.prepare()
+
     def start(self, spawn: Spawn) -> None:
         for talk in self._talks:
             talk.start(spawn)

@@ -51,6 +51,10 @@ class Replica(Protocol):
         """This node's place among the members."""
 
     @property
+    def size(self) -> int:
+        """How many parameters the model has."""
+
+    @property
     def steps(self) -> int:
         """Training steps that this node has done."""
 

@@ -19,6 +19,11 @@ __all__ = ["Silence", "Spawn", "Strategy", "Talk", "record_push"]
 class Talk:
     """One node's side of a strategy."""
 
+    def prepare(self) -> None:
+        """Reads the model for the first time.  Called once before `start`, on a thread beside the event loop: a large
+        model takes seconds.
+        """
+
     def start(self, spawn: Spawn) -> None:
         """Called once, before the first step.  What is spawned runs in the background until the node is done."""
 

@@ -61,6 +61,7 @@ async def train(
 
     async with asyncio.TaskGroup() as group:
         background = Background(group)
+        await replica.world.offload(talk.prepare)
         talk.start(background)
         if resume:
             with _fitting():

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from atoll.memory import empty
 from atoll.vectors import Vector
 
 __all__ = ["Parameters", "Range", "local"]
@@ -97,7 +98,7 @@ def _views(values: Tensor, tensors: list[Tensor]) -> list[Tensor]:
 
 
 def _read(tensors: list[Tensor], size: int, device: torch.device) -> Vector:
-    values = torch.empty(size, device=device)
+    values = torch.from_numpy(empty(size)) if device.type == "cpu" else torch.empty(size, device=device)
     if tensors:
         with torch.no_grad():
             torch._foreach_copy_(_views(values, tensors), tensors)

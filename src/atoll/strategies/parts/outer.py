@@ -8,7 +8,8 @@ from typing import Protocol
 
 import numpy as np
 
-from atoll.vectors import Vector
+from atoll.memory import empty
+from atoll.vectors import Vector, copied, minus, plus
 
 __all__ = ["HeavyBall", "Nesterov", "Outer", "TakeMean"]
 
@@ -44,21 +45,23 @@ class Nesterov:
         self._momentum = np.float32(momentum)
         self._anchor: Vector | None = None
         self._buffer: Vector | None = None
+        """`None`: zeros, which take no memory."""
 
     def start(self, initial: Vector) -> None:
-        self._anchor = initial
-        self._buffer = np.zeros_like(initial)
+        self._anchor, self._buffer = initial, None
 
     def __call__(self, mean: Vector) -> Vector:
         assert self._anchor is not None, "started"
-        assert self._buffer is not None
-        change = self._anchor - mean
-        self._buffer *= self._momentum
-        self._buffer += change
-        step = self._buffer * self._momentum
+        change = minus(self._anchor, mean)
+        if self._buffer is None:
+            self._buffer = copied(change)
+        else:
+            self._buffer *= self._momentum
+            self._buffer += change
+        step = np.multiply(self._buffer, self._momentum, out=empty(len(mean)))
         step += change
         step *= self._rate
-        self._anchor = self._anchor - step
+        self._anchor = np.subtract(self._anchor, step, out=step)
         return self._anchor
 
 
@@ -76,15 +79,16 @@ class HeavyBall:
         self._move: Vector | None = None
 
     def start(self, initial: Vector) -> None:
-        self._anchor = initial
-        self._move = np.zeros_like(initial)
+        self._anchor, self._move = initial, None
 
     def __call__(self, mean: Vector) -> Vector:
         assert self._anchor is not None, "started"
-        assert self._move is not None
-        step = mean - self._anchor
+        step = minus(mean, self._anchor)
         step *= self._rate
-        self._move *= self._momentum
-        self._move += step
-        self._anchor = self._anchor + self._move
+        if self._move is None:
+            self._move = step
+        else:
+            self._move *= self._momentum
+            self._move += step
+        self._anchor = plus(self._anchor, self._move)
         return self._anchor

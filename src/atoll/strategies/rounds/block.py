@@ -15,7 +15,7 @@ from atoll.state import Saved
 from atoll.strategies.parts.ahead import Ahead, Steps
 from atoll.strategies.parts.correction import Correction, Uncorrected
 from atoll.strategies.parts.outer import Outer
-from atoll.vectors import Vector, all_finite, length
+from atoll.vectors import Vector, all_finite, copied, distance, length, minus, times
 
 __all__ = ["Block", "Examined"]
 
@@ -94,11 +94,12 @@ class Block:
             return None
         if weight == 0:
             return Examined()
-        mean: Vector = result.total / np.float32(weight)
+        total = result.total if result.total.flags.writeable else copied(result.total)
+        mean: Vector = np.divide(total, np.float32(weight), out=total)
         if self._given is not None and self._weight > 0:
             sent = self._given if unsent is None else self._given - unsent
             self._missed = mean - sent / np.float32(self._weight)
-        changed = length(mean if self.origin is None else mean - self.origin)
+        changed = distance(mean, 1.0, self.origin)
         agreed = 0.0 if self.agreed is None else length(self.agreed)
         if not self._absolute:
             assert self.agreed is not None
@@ -149,17 +150,16 @@ class Block:
             return None
         given = self._contributed
         if self._not_own is not None:
-            given = given - self._not_own
+            given = minus(given, self._not_own)
         if not self._absolute:
             assert self.agreed is not None
-            given = given - self.agreed
-        given = self.feedback.given(given if weight == 1 else given * np.float32(weight))
+            given = minus(given, self.agreed)
+        given = self.feedback.given(given if weight == 1 else times(given, weight))
         if not all_finite(given):
             self.feedback.keep(self._kept_before)
             return None
         self._weight = weight
-        own = given if weight in {0, 1} else given / np.float32(weight)
-        self._moved = length(own if self.origin is None else own - self.origin)
+        self._moved = distance(given, 1 / weight if weight else 1.0, self.origin)
         if not isinstance(self.correction, Uncorrected):
             self._given = given
         return given
@@ -241,7 +241,7 @@ class Block:
 
     def agree(self, agreed: Vector) -> None:
         """The member takes what follows from a round."""
-        self.agreed, self._anew = agreed, False
+        self.agreed, self._anew, self._contributed = agreed, False, None
         if self._missed is not None:
             self.correction.learn(self._missed)
             self._missed = None

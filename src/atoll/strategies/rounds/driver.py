@@ -75,8 +75,7 @@ class Driver:
         self._choice = Choice(self._via, self._reduction.vias)
         is_model = parts.quantity is not Quantity.GRADIENT
         absolute = self._reduction.exact or not is_model
-        size = len(replica.read(parts.quantity))
-        self.fragments = cut(size, parts, absolute=absolute, is_model=is_model)
+        self.fragments = cut(replica.size, parts, absolute=absolute, is_model=is_model)
         self.blocks = [block for fragment in self.fragments for block in fragment.blocks]
         self.number = 0
         """Of the next round among these members."""
@@ -97,13 +96,16 @@ class Driver:
         self._judge = Judge(Trailer.trailer(replica, len(self.buffers)), self.refused)
         self._spawn: Spawn | None = None
 
+    def prepare(self) -> None:
+        """All members begin with this model."""
+        initial = self._replica.read(Quantity.PARAMETERS)
+        for block in self.blocks:
+            block.start(initial[block.span])
+
     def start(self, spawn: Spawn) -> None:
         self._spawn = spawn
         self.when.start(self._replica, spawn)
         self._reduction.start(self._replica.world, self._replica.members, spawn)
-        initial = self._replica.read(Quantity.PARAMETERS)
-        for block in self.blocks:
-            block.start(initial[block.span])
         if self._replica.world.is_late:
             # A node that begins later knows no run without rounds, and waits no longer than for others.
             self._first_wait_s = LEAST_WAIT_S

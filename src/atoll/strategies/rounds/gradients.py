@@ -50,6 +50,10 @@ class GradientRounds(Talk):
             first_wait_s=LEAST_WAIT_S,
         )
 
+    def prepare(self) -> None:
+        self._models.prepare()
+        self._driver.prepare()
+
     def start(self, spawn: Spawn) -> None:
         self._models.start(spawn)
         self._driver.start(spawn)

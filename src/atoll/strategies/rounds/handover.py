@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import safetensors
 import safetensors.numpy
+from numpy.typing import NDArray
 
 from atoll.collectives import Body
 from atoll.membership import View
@@ -76,7 +77,7 @@ class Handover:
         self._spawn: Spawn | None = None
         self._changed = asyncio.Event()
         self._asking: asyncio.Task[None] | None = None
-        self._part: tuple[Agreement, bytearray, int] | None = None
+        self._part: tuple[Agreement, NDArray[np.uint8], int] | None = None
         """What is coming, and how much of it is there."""
         self._pieces: asyncio.Queue[tuple[str, str, dict[str, int], Body]] = asyncio.Queue()
         """Who sends it, for which view, what it is, and its bytes."""
@@ -121,7 +122,7 @@ class Handover:
     async def _take(self, host: str, view: View, common: Common) -> None:
         peer, size = self._replica.world.peer(host), 4 * sum(self._sizes)
         if self._part is None or self._part[0] != common.agreement:
-            self._part = common.agreement, bytearray(size), 0
+            self._part = common.agreement, np.empty(size, dtype=np.uint8), 0
         _, have, done = self._part
         steps = 0
         await peer.send(ASK, _request(view, done), lane=Lane.CONTROL)
@@ -131,11 +132,11 @@ class Handover:
             if start != done or not 0 < len(body) <= size - done or not 0 <= steps <= MOST_WORK:
                 self._refuse(view, host, f"{len(body)} bytes at {start} of a state of {size}, {done} are here")
                 return
-            have[done : done + len(body)] = body
+            have[done : done + len(body)] = np.frombuffer(body, dtype=np.uint8)
             done += len(body)
             self._part = common.agreement, have, done
-        values = np.frombuffer(have, dtype=np.float32)
-        if not all_finite(values):
+        values = have.view(np.float32)
+        if not await self._replica.world.offload(lambda: all_finite(values)):
             self._refuse(view, host, "a state that is not finite")
             return
         memory = await self._take_memory(host, view) if self._optimizer else {}
@@ -146,8 +147,9 @@ class Handover:
     async def _take_memory(self, host: str, view: View) -> Saved:
         await self._replica.world.peer(host).send(ASK, _request(view, MEMORY), lane=Lane.CONTROL)
         _, body = await self._piece(host, view)
+        offload = self._replica.world.offload
         try:
-            memory = safetensors.numpy.load(bytes(body))
+            memory = await offload(lambda: safetensors.numpy.load(bytes(body)))
         except safetensors.SafetensorError as error:
             self._record(view, f"{host}: {error}")
             return {}
@@ -200,7 +202,8 @@ class Handover:
         if replica.group.view.name != view:
             return
         if start == MEMORY:
-            await peer.send(STATE, _head(view, MEMORY, 0), safetensors.numpy.save(replica.memory()))
+            memory = await replica.world.offload(lambda: safetensors.numpy.save(replica.memory()))
+            await peer.send(STATE, _head(view, MEMORY, 0), memory)
             return
         held, steps = self._held(), replica.global_step
         assert held is not None

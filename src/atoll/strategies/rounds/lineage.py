@@ -22,7 +22,9 @@ __all__ = ["START", "Agreement", "Common", "Lineage", "Standing", "common_agreem
 Agreement = tuple[str, int]
 START: Agreement = "", 0
 KEPT = 4
-"""How many ends of views are remembered."""
+"""How many ends of views are remembered, of small models."""
+SMALL_BYTES = 16 << 20
+"""Of larger models only the last one is: each is a copy of the model."""
 MOST_AGREEMENTS = 2 * (KEPT + 2)
 LONGEST_NAME = 200
 
@@ -151,6 +153,7 @@ class Lineage:
     def __init__(self, held: list[Vector], start: Agreement = START, *, is_new: bool = False) -> None:
         self._held: dict[Agreement, list[Vector]] = {start: held}
         self._ends: list[Agreement] = []
+        self._kept = KEPT if sum(vector.nbytes for vector in held) <= SMALL_BYTES else 1
         self.is_new = is_new
 
     @property
@@ -174,7 +177,7 @@ class Lineage:
     def ends(self) -> None:
         """A view ends."""
         if self.current not in self._ends:
-            self._ends = [*self._ends, self.current][-KEPT:]
+            self._ends = [*self._ends, self.current][-self._kept :]
 
     def __contains__(self, agreement: Agreement) -> bool:
         return agreement in self._held

@@ -12,8 +12,6 @@ A node that is alone holds no rounds.
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-import numpy as np
-
 from atoll.collectives.judge import FAR_OUT
 from atoll.membership import Summary, View
 from atoll.state import Saved, section, under
@@ -23,7 +21,7 @@ from atoll.strategies.replica import Quantity, Replica
 from atoll.strategies.rounds.composition import RoundParts
 from atoll.strategies.rounds.driver import FIRST_WAIT_S, Driver
 from atoll.strategies.rounds.fragment import Fragment
-from atoll.strategies.rounds.handover import Handover
+from atoll.strategies.rounds.handover import Handed, Handover
 from atoll.strategies.rounds.lineage import START, Lineage, Standing, common_agreement
 from atoll.strategies.rounds.outcome import BlockOutcome, Outcome, Pending
 from atoll.strategies.talk import Spawn, Talk
@@ -70,6 +68,9 @@ class ModelRounds(Talk):
         optimizer = parts.meeting.handover == "optimizer"
         self._handover = Handover(replica, sizes, self._to_hand_out, optimizer=optimizer)
 
+    def prepare(self) -> None:
+        self._driver.prepare()
+
     def start(self, spawn: Spawn) -> None:
         self._replica.group.start(spawn, self, progress=lambda: self._replica.steps)
         self._handover.start(spawn)
@@ -95,9 +96,9 @@ class ModelRounds(Talk):
         if group.held or self._driver.is_astray:
             return False
         if self._handover.is_under_way:
-            return self._join()
+            return await self._join()
         if self._is_sole_holder:
-            self._hand_out_own()
+            await self._hand_out_own()
         return not group.is_alone and await self._driver.turn()
 
     @property
@@ -249,12 +250,16 @@ class ModelRounds(Talk):
     def _to_hand_out(self) -> list[Vector] | None:
         return None if self._common is None else [*self._common, self._driver.buffers]
 
-    def _hand_out_own(self) -> None:
+    async def _hand_out_own(self) -> None:
         """The model as it is now is what all members of the view go on from."""
-        values = self._replica.read(Quantity.PARAMETERS)
+        view, offload = self._replica.group.view, self._replica.world.offload
+        values = await offload(lambda: self._replica.read(Quantity.PARAMETERS))
+        is_sound = await offload(lambda: all_finite(values))
+        if self._replica.group.view is not view:  # others came or went meanwhile
+            return
         self._driver.buffers = self._replica.read(Quantity.BUFFERS)
         self._is_sole_holder = False
-        if not all_finite(values):  # what was agreed on last is better
+        if not is_sound:  # what was agreed on last is better
             self._common = self._lineage.held
         else:
             self._common = [values[block.span] for block in self._driver.blocks]
@@ -268,25 +273,30 @@ class ModelRounds(Talk):
         peer = self._replica.world.peer
         return min(hosts[first:] + hosts[:first], key=lambda name: min(peer(name).round_trip_s, 1e6) // 1e-3)
 
-    def _join(self) -> bool:
+    async def _join(self) -> bool:
         """Takes over what the others go on from, once it is here."""
         handed = self._handover.handed
         if handed is None:
             return False
         *held, self._driver.buffers = handed.held
-        if self._lineage.is_new:  # else its own model is as good until the first round
-            self._replica.write(Quantity.PARAMETERS, np.concatenate(held))
-            self._replica.write(Quantity.BUFFERS, self._driver.buffers)
+        was_new = self._lineage.is_new  # else its own model is as good until the first round
+        self._driver.begin_from(held, handed=True)
+        self._lineage.adopt(handed.agreement, held)
+        self._common = held
+        self._handover.end()
+        world = self._replica.world
+        await world.offload(lambda: self._take_over(handed, write=was_new))
+        self._driver.when.agreed()
+        world.record(Joined(at=world.now, node=world.name, view=self._replica.group.view.name))
+        return True
+
+    def _take_over(self, handed: Handed, *, write: bool) -> None:
+        *held, buffers = handed.held
+        if write:
+            self._replica.write(Quantity.PARAMETERS, joined(held))
+            self._replica.write(Quantity.BUFFERS, buffers)
         try:
             self._replica.take_over(handed.work, handed.memory, handed.steps)
         except NOT_UNDERSTOOD as error:
             self._driver.refused("state", f"what the host's optimiser remembers does not fit ({error})")
             self._replica.take_over(handed.work, {}, handed.steps)
-        self._driver.begin_from(held, handed=True)
-        self._lineage.adopt(handed.agreement, held)
-        self._common = held
-        self._driver.when.agreed()
-        self._handover.end()
-        world = self._replica.world
-        world.record(Joined(at=world.now, node=world.name, view=self._replica.group.view.name))
-        return True

@@ -1,0 +1,55 @@
+"""VectorMemory for large vectors, used again.
+
+A system hands out fresh memory page by page, and zeroes each page first: for a vector of a few megabytes that takes
+longer than adding it up.  Memory of vectors that nobody refers to any more is kept here for the next ones of the same
+size.
+"""
+
+import weakref
+from collections import defaultdict
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["LEAST_BYTES", "VectorMemory", "empty"]
+
+LEAST_BYTES = 1 << 18
+"""Smaller vectors are left to the system."""
+KEPT_BYTES = 64 << 20
+"""How much free memory is kept, or the size of the largest vector so far if that is more."""
+
+
+class VectorMemory:
+    """Hands out vectors; when a vector and all views of it are gone, its memory is free again."""
+
+    def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
+        self._free: dict[int, list[memoryview]] = defaultdict(list)
+        self._kept_bytes = kept_bytes
+
+    @property
+    def free_bytes(self) -> int:
+        return sum(size * len(free) for size, free in list(self._free.items()))
+
+    def empty(self, count: int) -> NDArray[np.float32]:
+        """A vector of float32 with any values in it."""
+        size = 4 * count
+        if size < LEAST_BYTES:
+            return np.empty(count, dtype=np.float32)
+        try:
+            raw = self._free[size].pop()
+        except IndexError:
+            raw = np.empty(size, dtype=np.uint8).data
+        self._kept_bytes = max(self._kept_bytes, size)
+        # Views of a vector refer to the vector, since that does not own its memory: it lives as long as they do.
+        vector = np.frombuffer(raw, dtype=np.float32)
+        weakref.finalize(vector, self._give_back, raw).atexit = False
+        return vector
+
+    def _give_back(self, raw: memoryview) -> None:
+        if self.free_bytes + len(raw) <= self._kept_bytes:
+            self._free[len(raw)].append(raw)
+
+
+_memory = VectorMemory()
+empty = _memory.empty
+"""A vector of float32 with any values in it, of this process's memory."""
