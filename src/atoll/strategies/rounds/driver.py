@@ -258,6 +258,8 @@ class Driver:
         if read is None or not fragment.accepts([each.examined for each in found]):
             self.refused(meeting.name, "a sum that makes no sense")
             return Outcome.refused(via, len(self._replica.members))
+        if self._parts.who is None:
+            self._averaged.all_took_part()
         outcomes, digest = [], ""
         for block, each in zip(fragment.blocks, found, strict=True):
             outcome = BlockOutcome(block, each.snapshot, block.mean())

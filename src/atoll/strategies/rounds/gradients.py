@@ -94,6 +94,9 @@ class GradientRounds(Talk):
     async def snapshots(self, fragment: Fragment, step: int, *, corrected: bool) -> tuple[list[Vector | None], int]:
         return [block.collected() for block in fragment.blocks], step - fragment.step + corrected
 
+    def all_took_part(self) -> None:
+        """Gradients are kept for no one."""
+
     def finish(self, found: BlockOutcome, digest: str) -> tuple[BlockOutcome, str]:
         if found.mean is None:
             return found, digest

@@ -174,8 +174,15 @@ class Lineage:
         keep = {*self._ends, *list(self._held)[-2:]}
         self._held = {agreement: vectors for agreement, vectors in self._held.items() if agreement in keep}
 
+    def everybody_holds(self) -> None:
+        """All members of the view have brought something to the round after the current agreement, so all hold that:
+        none of them needs the one before it.
+        """
+        keep = {*self._ends, self.current}
+        self._held = {agreement: vectors for agreement, vectors in self._held.items() if agreement in keep}
+
     def ends(self) -> None:
-        """A view ends."""
+        """A view ends in which the node was not alone."""
         if self.current not in self._ends:
             self._ends = [*self._ends, self.current][-self._kept :]
 

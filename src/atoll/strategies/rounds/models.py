@@ -59,6 +59,8 @@ class ModelRounds(Talk):
         self._steady = parts.meeting.steady
         self._on_view = on_view
         self._lineage = Lineage([])
+        self._was_alone = replica.group.is_alone
+        """Whether the node was, in the view that is or was last: nobody shares what it agreed on with itself."""
         self._common: list[Vector] | None = None
         """What the view goes on from, as far as this node holds it."""
         self._is_sole_holder = False
@@ -140,6 +142,9 @@ class ModelRounds(Talk):
     async def snapshots(self, fragment: Fragment, step: int, *, corrected: bool) -> tuple[list[Vector | None], int]:  # noqa: ARG002
         values = await self._replica.world.offload(lambda: self._replica.read(Quantity.PARAMETERS))
         return [values[block.span] for block in fragment.blocks], 1
+
+    def all_took_part(self) -> None:
+        self._lineage.everybody_holds()
 
     def finish(self, found: BlockOutcome, digest: str) -> tuple[BlockOutcome, str]:
         agreed = found.block.follows(found.mean)
@@ -223,7 +228,9 @@ class ModelRounds(Talk):
     def installed(self, view: View, summaries: dict[str, Summary]) -> None:
         """Rounds are among others from now on."""
         self._begin_anew()
-        self._lineage.ends()
+        if not self._was_alone:
+            self._lineage.ends()
+        self._was_alone = len(view.members) == 1
         for block in self._driver.blocks:
             block.correction.here(everybody=len(view.members) == len(self._replica.members))
         common = common_agreement({name: self._read(summaries[name]) for name in view.members}, view.name)

@@ -82,6 +82,9 @@ class Averaged(Protocol):
     async def snapshots(self, fragment: Fragment, step: int, *, corrected: bool) -> tuple[list[Vector | None], int]:
         """What a member gives to a round, a vector a block, and how many steps' gradients are in it."""
 
+    def all_took_part(self) -> None:
+        """All members have brought something to the round under way."""
+
     def finish(self, found: BlockOutcome, digest: str) -> tuple[BlockOutcome, str]:
         """Completes what a round came to for a block, on a thread beside the event loop.
 
