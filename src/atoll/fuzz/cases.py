@@ -65,6 +65,8 @@ class Case:
     """
     size: int = SMALL
     """How many values a model has."""
+    blocks: int = 1
+    """In how many blocks it is exchanged."""
 
     @property
     def net(self) -> Network:
@@ -110,7 +112,8 @@ def draw_case(seed: int, strategies: Iterable[str] = STRATEGIES, *, islands: boo
     faults = [_draw_fault(draw, names) for _ in range(draw.randint(0, 5))]
     if joins:
         faults += [fault for name in names[1:] for fault in _draw_join(draw, names, name)]
-    return Case(seed, text, draw.choice(list(strategies)), tuple(faults), islands, joins, size)
+    blocks = stream(seed, "blocks").choice([1, 1, 3, 12])
+    return Case(seed, text, draw.choice(list(strategies)), tuple(faults), islands, joins, size, blocks)
 
 
 def _draw_join(draw: random.Random, names: list[str], name: str) -> list[Fault]:

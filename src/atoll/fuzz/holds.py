@@ -9,6 +9,7 @@ import numpy as np
 from atoll.fuzz.cases import END_S, Case
 from atoll.fuzz.replicas import Witness
 from atoll.strategies.pushes import PushTalk
+from atoll.strategies.rounds.exchange import BLOCKS_UNDER_WAY
 from atoll.strategies.talk import Talk
 from atoll.world import Simulation
 
@@ -119,7 +120,7 @@ def _mass_is_conserved(run: Ended) -> Iterator[str]:
 
 
 def _nothing_piles_up(run: Ended) -> Iterator[str]:
-    most = 8 * len(run.names)
+    most = 8 * len(run.names) * min(run.case.blocks, BLOCKS_UNDER_WAY)  # of a round that was given up
     for name, world in run.simulation.worlds.items():
         left = world.messages_left()
         if left > most:

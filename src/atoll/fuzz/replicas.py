@@ -10,6 +10,7 @@ from atoll.membership import Group
 from atoll.seeds import derive
 from atoll.state import Saved
 from atoll.strategies import Quantity, Work
+from atoll.strategies.replica import BLOCK_VALUES
 from atoll.trace import Event, Exchanged, ViewChanged, Waited
 from atoll.vectors import Vector
 from atoll.world.base import World
@@ -26,6 +27,8 @@ SPREAD = np.float32(30)
 
 class Numbers:
     """A model without torch: parameters and gradients are just numbers."""
+
+    block_values = BLOCK_VALUES
 
     def __init__(self, world: World, members: tuple[str, ...], values: Vector) -> None:
         self.world = world
@@ -109,10 +112,19 @@ class Drawn(Numbers):
         size: how many values the model has.
         apart: whether it begins with a different model on each node.
         witness: collects violations.
+        blocks: in how many blocks it is exchanged.
     """
 
     def __init__(
-        self, world: World, members: tuple[str, ...], seed: int, size: int, *, apart: bool, witness: "Witness"
+        self,
+        world: World,
+        members: tuple[str, ...],
+        seed: int,
+        size: int,
+        *,
+        apart: bool,
+        witness: "Witness",
+        blocks: int = 1,
     ) -> None:
         places = {name: _draw(seed, "place", name, size) for name in members}
         began = SPREAD * _draw(seed, "begins", world.name, size) if apart else np.zeros(size, dtype=np.float32)
@@ -126,6 +138,8 @@ class Drawn(Numbers):
         self.at_view = 0
         """Samples that its model included when its view began."""
         self.cost = 1.0
+        if blocks > 1:
+            self.block_values = -(-size // blocks)
         self.before_merge = 0.0, self.holds
         """The largest distance among the holders of the run's model before its last exchange, and whether it was one of
         them.

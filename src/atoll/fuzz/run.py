@@ -47,7 +47,7 @@ def check(case: Case) -> str | None:
     async def program(world: SimWorld) -> None:
         node = Joining(world, founds=world.name == net.node_names[0] and not world.is_late) if case.joins else world
         replica = witness.replicas[world.name] = Drawn(
-            node, net.node_names, case.seed, case.size, apart=case.joins, witness=witness
+            node, net.node_names, case.seed, case.size, apart=case.joins, witness=witness, blocks=case.blocks
         )
         talk = talks[world.name] = strategy.start(replica)
 

@@ -97,7 +97,7 @@ class PushTalk(Talk):
         self._fanout = parts.fanout or max(1, len(self._peers) // 2)
         self._merge = parts.merge
         self._patience_s = parts.patience_s
-        self._own = Own(parts.merge.remembers)
+        self._own = Own(parts.merge.remembers, replica.size)
         self._turns = 0
         self._arrivals: list[Arrival] = []
         self._known: dict[str, Acquaintance] = {}
@@ -131,9 +131,11 @@ class PushTalk(Talk):
         """What has left and is not acknowledged; some of it may have arrived."""
         return sum(self._under_way.values())
 
+    def prepare(self) -> None:
+        self._initial = self._replica.read(Quantity.PARAMETERS)
+
     def start(self, spawn: Spawn) -> None:
         self._spawn = spawn
-        self._initial = self._replica.read(Quantity.PARAMETERS)
         world = self._replica.world
         self._is_new = not world.is_founder
         if self._is_new:
@@ -144,32 +146,38 @@ class PushTalk(Talk):
         spawn(hear(world, ACKNOWLEDGEMENT, self._acknowledged))
 
     async def after_step(self) -> bool:
-        replica = self._replica
-        merged = bool(self._arrivals)
-        if merged:
-            arrivals, self._arrivals = self._arrivals, []
-            whole = next((arrival for arrival in arrivals if arrival.told is None), None)
-            if self._is_new and whole:
-                self._adopt(whole)
-            elif self._is_new:
-                merged = False  # what has changed in a model that this node does not have
-            elif all_finite(replica.read(Quantity.PARAMETERS)):
-                if not self._merge.conserves_mass:  # else what is refused would be missing in everybody's mean for good
-                    arrivals = self._judged(arrivals)
-                merged = bool(arrivals)
-                if merged:
-                    self._merge(replica, arrivals, self._own)
-                    average_buffers(replica, [arrival.buffers for arrival in arrivals])
-            else:  # there is nothing of its own to merge with
-                replica.write(Quantity.PARAMETERS, arrivals[-1].values)
+        replica, offload = self._replica, self._replica.world.offload
+        arrivals, self._arrivals = self._arrivals, []
+        merged = bool(arrivals) and await offload(lambda: self._take_in(arrivals))
         if self._merge.remembers:
-            self._own.remember(replica.world.now, replica.read(Quantity.PARAMETERS))
+            await offload(self._remember)
         if replica.world.now >= self._silent_until_s and self._when(
             replica, replica.steps - self._pushed_at_step, self._number
         ):
             self._pushed_at_step = replica.steps
-            self._push()
+            await self._push()
         return merged
+
+    def _remember(self) -> None:
+        self._own.remember(self._replica.world.now, lambda: self._replica.read(Quantity.PARAMETERS))
+
+    def _take_in(self, arrivals: list[Arrival]) -> bool:
+        """Merges what has arrived; returns whether the model has changed."""
+        replica = self._replica
+        if self._is_new:
+            whole = next((arrival for arrival in arrivals if arrival.told is None), None)
+            if whole:  # else it is what has changed in a model that this node does not have
+                self._adopt(whole)
+            return whole is not None
+        if not all_finite(replica.read(Quantity.PARAMETERS)):  # there is nothing of its own to merge with
+            replica.write(Quantity.PARAMETERS, arrivals[-1].values)
+            return True
+        if not self._merge.conserves_mass:  # else what is refused would be missing in everybody's mean for good
+            arrivals = self._judged(arrivals)
+        if arrivals:
+            self._merge(replica, arrivals, self._own)
+            average_buffers(replica, [arrival.buffers for arrival in arrivals])
+        return bool(arrivals)
 
     def _judged(self, arrivals: list[Arrival]) -> list[Arrival]:
         """Without models that are absurdly far away, by what is usual; one that has been for long is taken as if it
@@ -207,7 +215,7 @@ class PushTalk(Talk):
         self._there = dict.fromkeys(self._peers)  # who knows what they have
         self._is_new, self._silent_until_s = False, 0.0
 
-    def _push(self) -> None:
+    async def _push(self) -> None:
         assert self._spawn is not None
         world = self._replica.world
         free = [name for name in self._peers if self._is_free(name)]
@@ -218,8 +226,8 @@ class PushTalk(Talk):
         targets = [name for name in chosen if world.peer(name).reachable]
         if not targets:
             return
-        values = self._replica.read(Quantity.PARAMETERS)
-        if not all_finite(values):
+        values = await world.offload(lambda: self._replica.read(Quantity.PARAMETERS))
+        if not await world.offload(lambda: all_finite(values)):
             world.record(ContributionRefused(at=world.now, node=world.name, name="push", why="not finite"))
             return
         weight = 1.0
@@ -242,11 +250,10 @@ class PushTalk(Talk):
         return self._replica.world.now - known.since > 2 * self._patience_s
 
     async def _send(self, name: str, number: int, arrival: Arrival) -> None:
-        base, values = self._write(name, number, arrival.values)
+        base, body = await self._replica.world.offload(lambda: self._write(name, number, arrival))
         head = _HEAD.pack(number, base, arrival.sent_s, arrival.weight, self._is_new)
         try:
             async with asyncio.timeout(self._patience_s):
-                body = values + arrival.buffers.tobytes() + arrival.work.tobytes()
                 await self._replica.world.peer(name).send(PUSH, head, body)
         except TimeoutError:
             known = self._known[name]
@@ -256,23 +263,27 @@ class PushTalk(Talk):
             if self._merge.conserves_mass:
                 self._arrivals.append(arrival)
 
-    def _write(self, name: str, number: int, values: Vector) -> tuple[int, bytes]:
-        """What a push to a peer says, and the push that it builds on."""
+    def _write(self, name: str, number: int, arrival: Arrival) -> tuple[int, bytes]:
+        """The push that a push to a peer builds on, and the bytes of its message."""
+        base, encoded = self._encode(name, number, arrival.values)
+        return base, b"".join([encoded, arrival.buffers.tobytes(), arrival.work.tobytes()])
+
+    def _encode(self, name: str, number: int, values: Vector) -> tuple[int, bytes | memoryview]:
         if self._codec is None:
-            return 0, values.tobytes()
+            return 0, values.data.cast("B")
         assert self._initial is not None
         there = self._there.get(name, _Image(self._initial))
         if there is None:  # begin again with everything, in the number that means so
             self._offered[name] = _Image(values, number)
-            return number, values.tobytes()
+            return number, values.data.cast("B")
         encoded = self._codec.encode(torch.from_numpy(values - there.values), number)
         decoded = self._codec.decode(encoded, len(values), number).numpy()
         self._offered[name] = _Image(there.values + decoded, number)
         return there.number, encoded.numpy().tobytes()
 
-    def _take(self, message: Message) -> None:
+    async def _take(self, message: Message) -> None:
         assert self._spawn is not None
-        arrival = self._read(message)
+        arrival = await self._replica.world.offload(lambda: self._read(message))
         if arrival and self._is_of_use(arrival, sender_is_new=_HEAD.unpack(message.head)[-1]):
             self._arrivals.append(arrival)
         (number,) = struct.unpack_from("<I", message.head)

@@ -15,10 +15,14 @@ from atoll.state import Saved
 from atoll.vectors import Vector
 from atoll.world.base import World
 
-__all__ = ["MOST_WORK", "Quantity", "Replica", "Work"]
+__all__ = ["BLOCK_VALUES", "MOST_WORK", "Quantity", "Replica", "Work"]
 
 Work = NDArray[np.int64]
 """How many samples of each member a model state includes, by the members' order."""
+BLOCK_VALUES = 1 << 20
+"""How many values a block of a model has at most: few enough to stay in a cache, and to be sent while others are
+encoded.
+"""
 MOST_WORK = 1 << 53
 """No node can have done more."""
 
@@ -53,6 +57,10 @@ class Replica(Protocol):
     @property
     def size(self) -> int:
         """How many parameters the model has."""
+
+    @property
+    def block_values(self) -> int:
+        """How many values a block of its model has at most; the same on all nodes."""
 
     @property
     def steps(self) -> int:

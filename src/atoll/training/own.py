@@ -12,6 +12,7 @@ from atoll.errors import CheckpointError
 from atoll.membership import Group
 from atoll.state import Saved, note, read_note, section, under
 from atoll.strategies import Quantity, Work
+from atoll.strategies.replica import BLOCK_VALUES
 from atoll.training.optimizer_state import as_array, remember, what_is_remembered
 from atoll.training.parameters import Parameters, local
 from atoll.vectors import Vector
@@ -29,6 +30,8 @@ class OwnReplica(abc.ABC):
         model: the model.
         optimizers: its optimisers.
     """
+
+    block_values = BLOCK_VALUES
 
     def __init__(
         self, world: World, members: tuple[str, ...], model: nn.Module, optimizers: Sequence[Optimizer]

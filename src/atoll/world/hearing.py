@@ -1,7 +1,7 @@
 """Receiving: malformed messages are dropped, recorded, and change nothing."""
 
 import struct
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from atoll.trace import MessageRefused
 from atoll.world.base import Message, World
@@ -21,12 +21,16 @@ NOT_UNDERSTOOD = (
 """Errors that reading a malformed message may raise; torch raises `RuntimeError` for bytes that are no tensor."""
 
 
-async def hear(world: World, channel: str, take: Callable[[Message], None]) -> None:
-    """Handles every message on a channel.  A malformed one is refused, and the trace names its sender."""
+async def hear(world: World, channel: str, take: Callable[[Message], Awaitable[None] | None]) -> None:
+    """Handles every message on a channel, one after the other.  A malformed one is refused, and the trace names its
+    sender.
+    """
     while True:
         message = await world.receive(channel)
         try:
-            take(message)
+            taking = take(message)
+            if taking is not None:
+                await taking
         except NOT_UNDERSTOOD as error:
             refuse(world, message, f"not understood ({type(error).__name__}: {error})")
 

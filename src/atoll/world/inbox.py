@@ -9,7 +9,7 @@ from atoll.world.base import Message
 __all__ = ["Mailbox", "Mailboxes", "Waiter"]
 
 MOST_MESSAGES = 10_000
-MOST_BYTES = 1 << 30
+MOST_BYTES = 1 << 28
 LEAST_MESSAGES = 8
 """This many messages of a sender are kept, however large they are."""
 

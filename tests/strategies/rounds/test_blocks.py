@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from atoll.strategies import parse_strategy
-from atoll.strategies.rounds import exchange, fragment
+from atoll.strategies.rounds import exchange
 from atoll.world.base import World
 from tests.strategies.nodes import Numbers, VectorReplica, run_strategy
 from tests.strategies.rounds.test_here import Events
@@ -23,7 +23,7 @@ def apart(world: World) -> tuple[Numbers, Numbers]:
 def run(
     spec: str, block: int, monkeypatch: pytest.MonkeyPatch, script: str = ""
 ) -> tuple[dict[str, VectorReplica], Events]:
-    monkeypatch.setattr(fragment, "BLOCK_VALUES", block)
+    monkeypatch.setattr(VectorReplica, "block_values", block)
     monkeypatch.setattr(exchange, "BLOCKS_UNDER_WAY", 3)
     events = Events()
     replicas = run_strategy(network(CALM), parse_strategy(spec), apart, steps=60, trace=events, script=script)
@@ -83,7 +83,7 @@ def test_a_block_that_is_not_finite_spoils_no_other(monkeypatch: pytest.MonkeyPa
             replica.values = replica.values.copy()
             replica.values[3] = np.nan
 
-    monkeypatch.setattr(fragment, "BLOCK_VALUES", 7)
+    monkeypatch.setattr(VectorReplica, "block_values", 7)
     events = Events()
     net, strategy = network(CALM), parse_strategy("allreduce:every=4")
     replicas = run_strategy(net, strategy, apart, steps=20, trace=events, look=spoil)

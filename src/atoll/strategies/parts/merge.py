@@ -6,6 +6,7 @@ arrives) it is a rule for the arrivals of one step boundary.
 
 import math
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -30,6 +31,8 @@ __all__ = [
 ]
 
 
+PAST_BYTES, LEAST_PAST = 64 << 20, 3
+"""How much memory a node's own past models may take, and how many are kept at least."""
 MERGES_KEPT = 256
 """How many merges a node remembers the time of."""
 
@@ -94,11 +97,20 @@ class Merge(Protocol):
 
 
 class Own:
-    """What merging needs to know of the node itself: its mass, and its own parameters at its last step boundaries."""
+    """What merging needs to know of the node itself: its mass, and its own parameters at its last step boundaries.
 
-    def __init__(self, remembers: int) -> None:
+    Args:
+        remembers: how many step boundaries back they are needed.
+        size: how many parameters there are.
+    """
+
+    def __init__(self, remembers: int, size: int) -> None:
+        kept = min(remembers, max(LEAST_PAST, PAST_BYTES // (4 * size))) if remembers and size else remembers
         self.mass = 1.0
-        self._past: deque[tuple[float, Vector]] = deque(maxlen=remembers)
+        self._past: deque[tuple[float, Vector]] = deque(maxlen=kept)
+        self._every = math.ceil(remembers / kept) if kept else 1
+        """Of large models every few are kept, so that they reach as far back."""
+        self._boundaries = 0
         self._merged_s: deque[float] = deque(maxlen=MERGES_KEPT)
 
     def merged(self, now: float, arrivals: int) -> None:
@@ -109,8 +121,16 @@ class Own:
         """How many have since a time."""
         return sum(merged >= time for merged in self._merged_s)
 
-    def remember(self, now: float, values: Vector) -> None:
-        self._past.append((now, values))
+    def remember(self, now: float, read: Callable[[], Vector]) -> None:
+        """A step boundary.
+
+        Args:
+            now: the time.
+            read: reads the parameters.
+        """
+        if self._boundaries % self._every == 0:
+            self._past.append((now, read()))
+        self._boundaries += 1
 
     def forget(self) -> None:
         """The node has another model from now on."""

@@ -75,7 +75,7 @@ class Driver:
         self._choice = Choice(self._via, self._reduction.vias)
         is_model = parts.quantity is not Quantity.GRADIENT
         absolute = self._reduction.exact or not is_model
-        self.fragments = cut(replica.size, parts, absolute=absolute, is_model=is_model)
+        self.fragments = cut(replica, parts, absolute=absolute, is_model=is_model)
         self.blocks = [block for fragment in self.fragments for block in fragment.blocks]
         self.number = 0
         """Of the next round among these members."""

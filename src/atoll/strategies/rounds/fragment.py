@@ -6,13 +6,12 @@ import math
 import numpy as np
 
 from atoll.collectives import Lengths
+from atoll.strategies.replica import Replica
 from atoll.strategies.rounds.block import Block, Examined
 from atoll.strategies.rounds.composition import RoundParts
 
-__all__ = ["BLOCK_VALUES", "Fragment", "cut"]
+__all__ = ["Fragment", "cut"]
 
-BLOCK_VALUES = 1 << 20
-"""How many values a block has at most."""
 BEYOND_OWN = 1e5
 """How many times as long as what a member gave the mean of a round may be."""
 LEAST_MOVE = 1e-4
@@ -80,17 +79,18 @@ class Fragment:
         return 0 < moved < changed / BEYOND_OWN
 
 
-def cut(size: int, parts: RoundParts, *, absolute: bool, is_model: bool) -> list[Fragment]:
+def cut(replica: Replica, parts: RoundParts, *, absolute: bool, is_model: bool) -> list[Fragment]:
     """A vector in the fragments that rounds take in turn, each in blocks.
 
     Args:
-        size: how many values the vector has.
+        replica: the node's model.
         parts: what rounds are.
         absolute: whether members bring values, and not what has changed in them.
         is_model: whether the values are a model's.
     """
+    size = replica.size
     edges = np.linspace(0, size, parts.fragments + 1).round().astype(int).tolist()
-    largest = BLOCK_VALUES if parts.reduction().by_block else max(size, 1)
+    largest = replica.block_values if parts.reduction().by_block else max(size, 1)
     return [
         Fragment(
             [
