@@ -20,6 +20,8 @@ import asyncio
 from collections.abc import Generator, Iterable
 from contextlib import closing
 
+import torch
+
 from atoll.fuzz.cases import END_S, STRATEGIES, Case, Failure, draw_case
 from atoll.fuzz.holds import INVARIANTS, Ended
 from atoll.fuzz.islands import check_islands
@@ -36,6 +38,7 @@ __all__ = ["check", "fuzz", "minimise"]
 
 def check(case: Case) -> str | None:
     """Runs a case and returns the first invariant that did not hold, if any."""
+    torch.set_num_threads(1)  # cases are many processes on few cores
     if case.islands:
         return check_islands(case.net, case.seed, case.strategy, case.faults, END_S)
     net, witness = case.net, Witness()
