@@ -2,9 +2,10 @@
 
 Every member measures its own links from ordinary traffic and small, seldom probes, and how much of its update each
 ratio would keep; these numbers travel in the round's tail.  So all members know the same of all links and decide alike,
-without another message: which of AR-Topk by its cheapest collective and of an all-gather of everybody's own largest
-values, and which ratio, lie at the knee between the time of an exchange and what it keeps.  AR-Topk is cheaper and
-keeps less of most members' updates, since the places are its leader's: how much less is measured too.
+without another message: which of AR-Topk by its cheapest collective, of an all-gather of everybody's own largest
+values, and of sending everything, and which ratio, lie at the knee between the time of an exchange and what it keeps.
+AR-Topk is cheaper and keeps less of most members' updates, since the places are its leader's: how much less is measured
+too, and so is the time that choosing and spreading values takes.
 """
 
 import asyncio
@@ -20,7 +21,7 @@ from atoll.codecs.bits import packed_size, width
 from atoll.codecs.sparse import TopK, kept
 from atoll.collectives import Round, SendLog, Spawn
 from atoll.collectives.cost import COSTED, LinkMatrix, broadcast_s, collective_s, ring_order, tree_order
-from atoll.collectives.reduce import AgreedTopK, Coded, Reduced, Reduction
+from atoll.collectives.reduce import AgreedTopK, Coded, Plain, Reduced, Reduction
 from atoll.trace import Planned
 from atoll.vectors import Vector
 from atoll.world.base import FRAME_BYTES, Lane, World
@@ -41,6 +42,8 @@ LEAST_BYTE_S = 1e-13
 """Stands for an uplink on which bytes take no time, for the same reason."""
 MOVED = 0.1
 """Gains or links that moved by more than this are a reason to think again."""
+DENSE = "dense"
+"""The plan that sends everything."""
 _PING = struct.Struct("<Q")
 
 
@@ -50,7 +53,7 @@ class ExchangePlan:
 
     ratio: float
     via: str
-    """A collective for AR-Topk's values, or `own`: everybody's own largest values to everybody."""
+    """A collective for AR-Topk's values, `own`: everybody's own largest values to everybody, or `dense`: everything."""
     seconds: float
 
 
@@ -102,6 +105,10 @@ class Flexible(Reduction):
         """What has left since the uplink was last measured."""
         self._compute_s = 0.0
         self._done_s = 0.0
+        self._code_s = [0.0, 0.0]
+        """Seconds a value that this member computed in exchanges, sparse and dense ones."""
+        self._known_code_s = [0.0, 0.0]
+        """The slowest member's."""
 
     # What this member sees ---
 
@@ -153,14 +160,25 @@ class Flexible(Reduction):
         largest = np.sort(np.partition(squares, len(squares) - most)[len(squares) - most :])[::-1]
         sums = np.cumsum(largest, dtype=np.float64)
         keeps = [sums[kept(len(values), ratio) - 1] for ratio in RATIOS]
-        numbers = [*latency, self._up_s or 0.0, *keeps, squares.sum(dtype=np.float64), computed_s, *self._last]
+        numbers = [
+            *latency,
+            self._up_s or 0.0,
+            *keeps,
+            squares.sum(dtype=np.float64),
+            computed_s,
+            *self._last,
+            *self._code_s,
+        ]
         return np.array(numbers, dtype=np.float32)
 
-    def _observe(self) -> None:
-        """Seconds a byte of the own uplink, from what left and how long that took.
+    def _observe(self, plan: ExchangePlan, count: int) -> None:
+        """Seconds a byte of the own uplink, from what left and how long that took; and seconds a value of computing.
 
         A round of a small model is too short to tell; then it is what several rounds took together.
         """
+        place, computed_s = int(plan.via == DENSE), self._log.computed_s / count
+        self._code_s[place] += (computed_s - self._code_s[place]) * (0.3 if self._code_s[place] else 1.0)
+        self._log.computed_s = 0.0
         seen = self._log.seconds_a_byte(LEAST_BYTES)
         if seen is not None:
             seen = max(seen, LEAST_BYTE_S)
@@ -172,9 +190,10 @@ class Flexible(Reduction):
     def _learn(self, reports: Vector, members: int) -> None:
         rows = reports.reshape(members, -1).astype(np.float64)
         latency, up_s = rows[:, :members], rows[:, members]
-        keeps, total = rows[:, members + 1 : -4].sum(0), rows[:, -4].sum()
-        self._compute_s = float(rows[:, -3].max())
-        shared, own = rows[:, -2:].sum(0)
+        keeps, total = rows[:, members + 1 : -6].sum(0), rows[:, -6].sum()
+        self._compute_s = float(rows[:, -5].max())
+        shared, own = rows[:, -4:-2].sum(0)
+        self._known_code_s = rows[:, -2:].max(0).tolist()
         if own > 0:
             self._shared = 0.9 * self._shared + 0.1 * shared / own if self._known else shared / own
         if total > 0:
@@ -208,6 +227,9 @@ class Flexible(Reduction):
             if allowed := tuple(way for way in some if way in ways):
                 plans += [self._cheapest(allowed, ratio, count, tail_bytes) for ratio in RATIOS]
                 gains += [float(gain) * keeps for gain in self._gains]
+        if not self._via:
+            plans.append(self._cheapest((DENSE,), 1.0, count, tail_bytes))
+            gains.append(1.0)
         return plans[knee([self._compute_s + plan.seconds for plan in plans], gains)], why
 
     def _cheapest(self, ways: tuple[str, ...], ratio: float, count: int, tail_bytes: int) -> ExchangePlan:
@@ -224,10 +246,14 @@ class Flexible(Reduction):
         assert self._known is not None
         links = self._known
         frame = FRAME_BYTES + 20
+        if plan.via == DENSE:
+            moved = collective_s("direct", 4 * count + links.size * (tail_bytes + frame), links)
+            return moved + self._known_code_s[1] * count
+        computed = self._known_code_s[0] * count
         if plan.via == "own":
-            return collective_s("gather", TopK(plan.ratio).size(count) + tail_bytes + frame, links)
+            return computed + collective_s("gather", TopK(plan.ratio).size(count) + tail_bytes + frame, links)
         keep = kept(count, plan.ratio)
-        seconds = broadcast_s(packed_size(keep, width(count - 1)) + frame, links)
+        seconds = computed + broadcast_s(packed_size(keep, width(count - 1)) + frame, links)
         if self._lead == "var":
             seconds += collective_s("gather", 4 + frame, links)
         if plan.via in self._orders:
@@ -237,7 +263,9 @@ class Flexible(Reduction):
 
     async def __call__(self, meeting: Round, values: Vector, tail: Vector, via: str) -> Reduced:  # noqa: ARG002
         members, rank = meeting.size, meeting.rank
-        report = self._report(meeting.members, values, meeting.world.now - self._done_s)
+        took = meeting.world.now - self._done_s
+        logged = dataclasses.replace(meeting, log=self._log)
+        report = await logged.offload(lambda: self._report(meeting.members, values, took))
         reports = np.zeros((members, len(report)), dtype=np.float32)
         reports[rank] = report
         full_tail = np.concatenate([tail, reports.ravel()])
@@ -255,20 +283,25 @@ class Flexible(Reduction):
                     why=why,
                 )
             )
-        way: Reduction = Coded(TopK(plan.ratio)) if plan.via == "own" else AgreedTopK(plan.ratio, self._lead)
-        logged = dataclasses.replace(meeting, log=self._log)
         if plan.via in self._orders:
             ordered = tuple(meeting.members[rank] for rank in self._orders[plan.via])
             logged = dataclasses.replace(logged, members=ordered)
-        result = await way(logged, values, full_tail, "gather" if plan.via == "own" else plan.via)
-        self._observe()
-        self._last = self._kept(plan, values, result.unsent)
+        result = await self._exchange(plan, logged, values, full_tail)
+        self._last = await logged.offload(lambda: self._kept(plan, values, result.unsent))
+        self._observe(plan, len(values))
         self._done_s = meeting.world.now
         self._learn(result.tail[len(tail) :], members)
         return dataclasses.replace(result, tail=result.tail[: len(tail)], via=f"{plan.via} {plan.ratio:.2g}")
 
+    async def _exchange(self, plan: ExchangePlan, meeting: Round, values: Vector, tail: Vector) -> Reduced:
+        if plan.via == DENSE:
+            return await Plain()(meeting, values, tail, "direct")
+        if plan.via == "own":
+            return await Coded(TopK(plan.ratio))(meeting, values, tail, "gather")
+        return await AgreedTopK(plan.ratio, self._lead)(meeting, values, tail, plan.via)
+
     def _kept(self, plan: ExchangePlan, values: Vector, unsent: Vector | None) -> tuple[float, float]:
-        if plan.via == "own" or self._ratio or unsent is None:
+        if plan.via in {"own", DENSE} or self._ratio or unsent is None:
             return 0.0, 0.0
         squares = np.square(values)
         most = kept(len(values), plan.ratio)

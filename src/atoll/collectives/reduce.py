@@ -168,7 +168,7 @@ class Coded(Reduction):
         return None if self.exact else minus(values, sent)
 
     async def _summed(self, meeting: Round, values: Vector, tail: Vector, via: str) -> Reduced:
-        offload = meeting.world.offload
+        offload = meeting.offload
         numbers = np.frombuffer(await offload(lambda: self._encode(values, meeting)), dtype=np.float32)
         total = await COLLECTIVES[via](meeting, np.concatenate([numbers, tail]))
 
@@ -180,7 +180,7 @@ class Coded(Reduction):
         return await offload(read)
 
     async def _gathered(self, meeting: Round, values: Vector, tail: Vector) -> Reduced:
-        offload = meeting.world.offload
+        offload = meeting.offload
         bodies = await meeting.gather(await offload(lambda: self._encode(values, meeting) + tail.tobytes()))
 
         def add_up() -> Reduced:
@@ -198,7 +198,7 @@ class Coded(Reduction):
             return await offload(add_up)
 
     async def _star(self, meeting: Round, values: Vector, tail: Vector) -> Reduced:
-        offload, count = meeting.world.offload, len(values)
+        offload, count = meeting.offload, len(values)
 
         def own() -> tuple[bytes, Vector | None]:
             encoded = self._encode(values, meeting)
@@ -225,7 +225,7 @@ class Coded(Reduction):
         return Reduced(*await offload(lambda: self._read(body, count, tail, meeting)), unsent)
 
     async def _direct(self, meeting: Round, values: Vector, tail: Vector) -> Reduced:
-        rank, offload = meeting.rank, meeting.world.offload
+        rank, offload = meeting.rank, meeting.offload
         ends = np.cumsum([0, *(len(share) for share in np.array_split(values, meeting.size))]).tolist()
         spans = [slice(start, stop) for start, stop in itertools.pairwise(ends)]
         unsent = None if self.exact else empty(len(values))
@@ -301,7 +301,7 @@ class AgreedTopK(Reduction):
         return tuple(COLLECTIVES)
 
     async def __call__(self, meeting: Round, values: Vector, tail: Vector, via: str) -> Reduced:
-        count, offload = len(values), meeting.world.offload
+        count, offload = len(values), meeting.offload
         keep = kept(count, self.ratio)
         largest = await offload(lambda: torch.tensor(values).abs().topk(keep, sorted=False))
         leader = meeting.key % meeting.size

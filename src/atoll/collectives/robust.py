@@ -42,7 +42,7 @@ class Robust(Reduction):
         self._codec = codec or Dense()
 
     async def __call__(self, meeting: Round, values: Vector, tail: Vector, via: str) -> Reduced:  # noqa: ARG002
-        offload = meeting.world.offload
+        offload = meeting.offload
 
         def encode() -> bytes:
             return self._codec.encode(torch.tensor(values), meeting.key).numpy().tobytes() + tail.tobytes()

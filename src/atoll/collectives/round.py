@@ -5,10 +5,10 @@ channels and bytes.  Rounds have names, never step counts, so nodes that are ahe
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 
@@ -19,13 +19,16 @@ from atoll.world.base import Lane, Spawn, World, frame_bytes
 __all__ = ["BlockTurn", "Body", "Round", "SendLog", "Spawn", "Vector"]
 
 Body: TypeAlias = bytes | memoryview
+T = TypeVar("T")
 
 
 class SendLog:
-    """What left a node in a round, and when."""
+    """What left a node in a round, and when; and how long it computed."""
 
     def __init__(self) -> None:
         self._spans: list[tuple[float, float, int]] = []
+        self.computed_s = 0.0
+        """Seconds of encoding, adding and decoding."""
 
     def add(self, began_s: float, ended_s: float, size: int) -> None:
         self._spans.append((began_s, ended_s, size))
@@ -81,6 +84,14 @@ class Round:
     def named(self, name: str) -> "Round":
         """The same meeting for another collective."""
         return replace(self, name=name)
+
+    async def offload(self, work: Callable[[], T]) -> T:
+        """Does `work` beside the event loop (`World.offload`), and logs how long that took."""
+        began = self.world.now
+        result = await self.world.offload(work)
+        if self.log is not None:
+            self.log.computed_s += self.world.now - began
+        return result
 
     @asynccontextmanager
     async def in_turn(self) -> AsyncIterator[None]:

@@ -218,9 +218,11 @@ class Agent:
     async def _save(self) -> Saved:
         if self._replica is None:
             raise CheckpointError("run.checkpoint: call run.wrap first, so that there is a state to save")
-        return {**under("replica", self._replica.save()), **under("talk", self._talk.save())}
+        replica = await self.world.offload(self._replica.save)
+        return {**under("replica", replica), **under("talk", self._talk.save())}
 
     async def _load(self, saved: Saved) -> None:
         assert self._replica is not None
-        self._replica.load(section("replica", saved))
+        replica = self._replica
+        await self.world.offload(lambda: replica.load(section("replica", saved)))
         self._talk.load(section("talk", saved))

@@ -35,15 +35,14 @@ def write_node(path: Path, saved: Saved, identity: RunIdentity) -> None:
     metadata = {"atoll checkpoint": str(FORMAT), "identity": about, "digest": _digest(arrays, about)}
     beside = path.with_name(path.name + ".part")
     try:
-        with beside.open("wb") as file:
-            file.write(safetensors.numpy.save(arrays, metadata))
-            file.flush()
+        safetensors.numpy.save_file(arrays, beside, metadata)
+        with beside.open("rb+") as file:
             os.fsync(file.fileno())
         beside.replace(path)
-    except OSError:
+    except (OSError, safetensors.SafetensorError) as error:
         with contextlib.suppress(OSError):
             beside.unlink(missing_ok=True)  # a full disk needs the space
-        raise
+        raise error if isinstance(error, OSError) else OSError(str(error)) from None
 
 
 def read_node(path: Path, identity: RunIdentity) -> Saved:
@@ -143,5 +142,5 @@ def _digest(arrays: Saved, about: str) -> str:
     for name in sorted(arrays):
         values = arrays[name]
         digest.update(json.dumps([name, str(values.dtype), list(values.shape)]).encode())
-        digest.update(values.tobytes())
+        digest.update(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data)
     return digest.hexdigest()

@@ -1,0 +1,180 @@
+"""Models of real size between two nodes, as two processes on one machine.  Fills docs/results/dataplane.md.
+
+    python -m benchmarks.dataplane large                         # 124 M parameters, 35 ms of sleep for a step
+    python -m benchmarks.dataplane large --device cuda --shape gpt2      # GPT-2, bf16 autocast, fused AdamW
+    python -m benchmarks.dataplane large --device cuda --shape gpt2-xl --seconds 120
+    python -m benchmarks.dataplane join                          # what a newcomer costs the others
+    python -m benchmarks.dataplane checkpoint                    # beside torch.save
+
+About a minute for each strategy.  Nothing else should run on the machine meanwhile.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+import torch
+
+import atoll
+from atoll.trace import Event, Exchanged, ReachChanged, read_trace
+from benchmarks.common import RESULTS, markdown, put
+from benchmarks.dataplane_node import Sleeper
+
+DOCUMENT = RESULTS / "dataplane.md"
+STRATEGIES = (
+    "none",
+    "diloco:every=50,codec=int8,overlap",
+    "diloco:every=50,codec=chunk2/64,overlap",
+    "allreduce:every=50",
+)
+
+
+def two_nodes(strategy: str, *, delay_s: float = 0.0, **settings: Any) -> list[dict[str, Any]]:
+    """Runs two processes, and adds to what each found the events of its trace."""
+    with tempfile.TemporaryDirectory() as folder:
+        nodes = []
+        for place in range(2):
+            told = {
+                "strategy": strategy,
+                "first": place == 0,
+                "invitation": f"{folder}/invitation",
+                "out": folder,
+                "delay_s": delay_s if place else 0.0,
+                **settings,
+            }
+            if place:
+                told["seconds"] -= delay_s
+            file = Path(folder) / f"{place}.json"
+            file.write_text(json.dumps(told))
+            command = [sys.executable, "-m", "benchmarks.dataplane_node", str(file)]
+            environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+            nodes.append(subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL))
+        for node in nodes:
+            if node.wait(timeout=settings["seconds"] + 300):
+                raise SystemExit(f"a node has failed with exit status {node.returncode}")
+        found = [json.loads((Path(folder) / f"{place}.found").read_text()) for place in range(2)]
+        for each in found:
+            each["events"] = list(read_trace(Path(folder) / f"{each['name']}.jsonl"))
+        return found
+
+
+def large(arguments: argparse.Namespace) -> None:
+    rows: list[list[str]] = []
+    alone = 0.0
+    for strategy in arguments.strategies or STRATEGIES:
+        nodes = two_nodes(
+            strategy,
+            seconds=arguments.seconds,
+            parameters=int(arguments.parameters),
+            device=arguments.device,
+            shape=arguments.shape,
+        )
+        row, alone = _row(strategy, nodes, alone)
+        rows.append(row)
+        print(*row, sep=" | ", flush=True)
+    heads = ["strategy", "rounds due", "done", "seconds a round", "lost a healthy peer", "step, ms", "longest"]
+    heads += ["heartbeats, 99 %", "memory beyond training"]
+    name = arguments.shape or f"{arguments.parameters / 1e6:.0f} M"
+    put(DOCUMENT, f"large {name} {arguments.device}", markdown(heads, rows))
+
+
+def _row(strategy: str, nodes: list[dict[str, Any]], alone: float) -> tuple[list[str], float]:
+    steps = [seconds for node in nodes for seconds in node["steps"][node["met"] :]]
+    mean = fmean(steps)
+    alone = mean if strategy == "none" else alone
+    every = int(strategy.partition("every=")[2].split(",")[0]) if "every=" in strategy else 0
+    due = [(len(node["steps"]) - node["met"]) // every if every else 0 for node in nodes]
+    rounds = [[event.at - event.since for event in _of(node["events"], Exchanged)] for node in nodes]
+    ends = max(event.at for node in nodes for event in node["events"][-1:])
+    lost = sum(
+        not event.reachable and event.at < ends - 3 for node in nodes for event in _of(node["events"], ReachChanged)
+    )
+    beats = sorted(seconds for node in nodes for seconds in node["beats"])
+    weights = 4 * nodes[0]["parameters"]
+    beyond = max((node["peak_bytes"] - node["before_bytes"]) / weights for node in nodes)
+    more = f" ({mean / alone - 1:+.1%})" if alone and strategy != "none" else ""
+    took = sorted(seconds for each in rounds for seconds in each)
+    return [
+        f"`{strategy}`",
+        "–" if not every else f"{min(due)}",
+        "–" if not every else f"{min(len(each) for each in rounds)}",
+        "–" if not took else f"{median(took):.2f} (at most {took[-1]:.2f})",
+        str(lost),
+        f"{mean * 1e3:.1f}{more}",
+        f"{max(steps) * 1e3:.0f} ms, {max(steps) / median(steps):.1f} × the median",
+        f"{beats[int(0.99 * len(beats))] * 1e3:.0f} ms (at most {beats[-1] * 1e3:.0f})" if beats else "–",
+        f"{beyond:.1f} × the weights",
+    ], alone
+
+
+def _of(events: list[Event], kind: type[Any]) -> list[Any]:
+    return [event for event in events if isinstance(event, kind)]
+
+
+def join(arguments: argparse.Namespace) -> None:
+    """The first node trains alone, then a newcomer is handed the model."""
+    first, _ = two_nodes(
+        "allreduce:every=1000", delay_s=20.0, seconds=arguments.seconds, parameters=int(arguments.parameters)
+    )
+    before = median(first["steps"][: first["met"]])
+    joining = first["steps"][first["met"] :]
+    held = sum(max(0.0, seconds - before) for seconds in joining)
+    row = [
+        f"{arguments.parameters / 1e6:.0f} M",
+        f"{before * 1e3:.1f} ms alone, {fmean(joining) * 1e3:.1f} from then on",
+        f"{held:.2f} s in {sum(joining):.0f} s ({held / sum(joining):.1%})",
+        "< 2 %",
+    ]
+    print(*row, sep=" | ")
+    heads = ["parameters", "the host's step", "held up since a newcomer came", "goal"]
+    put(DOCUMENT, "join", markdown(heads, [row]))
+
+
+def checkpoint(arguments: argparse.Namespace) -> None:
+    """`run.checkpoint` beside `torch.save` of the same model and optimiser."""
+    sleeper = Sleeper(int(arguments.parameters))
+    rows = []
+    with tempfile.TemporaryDirectory() as folder, atoll.join("allreduce:every=50", out=folder) as run:
+        run.wrap(sleeper.model, sleeper.optimizer)
+        for name, save in (("`run.checkpoint`", run.checkpoint), ("`torch.save`", partial(_torch_save, sleeper))):
+            took = []
+            for number in range(3):
+                path = Path(folder) / f"{number}.saved"
+                began = time.perf_counter()
+                save(path)
+                with path.open("rb+") as file:
+                    os.fsync(file.fileno())
+                took.append(time.perf_counter() - began)
+                size = path.stat().st_size
+                path.unlink()
+            rows.append([name, f"{median(took):.2f}", f"{size / 1e6:.0f}"])
+            print(*rows[-1], sep=" | ")
+    put(DOCUMENT, "checkpoint", markdown(["with fsync", "seconds", "MB"], rows))
+
+
+def _torch_save(sleeper: Sleeper, path: Path) -> None:
+    torch.save([sleeper.model.state_dict(), sleeper.optimizer.state_dict()], path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["large", "join", "checkpoint"])
+    parser.add_argument("--strategies", nargs="*", help="default: four")
+    parser.add_argument("--parameters", type=float, default=124e6)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--shape", default="", help="train a GPT of this shape: gpt2, gpt2-medium, gpt2-xl")
+    arguments = parser.parse_args()
+    {"large": large, "join": join, "checkpoint": checkpoint}[arguments.what](arguments)
+
+
+if __name__ == "__main__":
+    main()
