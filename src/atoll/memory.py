@@ -11,7 +11,7 @@ from collections import defaultdict
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["LEAST_BYTES", "VectorMemory", "empty"]
+__all__ = ["LEAST_BYTES", "VectorMemory", "empty", "empty_bytes"]
 
 LEAST_BYTES = 1 << 18
 """Smaller vectors are left to the system."""
@@ -32,18 +32,21 @@ class VectorMemory:
 
     def empty(self, count: int) -> NDArray[np.float32]:
         """A vector of float32 with any values in it."""
-        size = 4 * count
+        return self.empty_bytes(4 * count).view(np.float32)
+
+    def empty_bytes(self, size: int) -> NDArray[np.uint8]:
+        """Bytes with any values."""
         if size < LEAST_BYTES:
-            return np.empty(count, dtype=np.float32)
+            return np.empty(size, dtype=np.uint8)
         try:
             raw = self._free[size].pop()
         except IndexError:
             raw = np.empty(size, dtype=np.uint8).data
         self._kept_bytes = max(self._kept_bytes, size)
-        # Views of a vector refer to the vector, since that does not own its memory: it lives as long as they do.
-        vector = np.frombuffer(raw, dtype=np.float32)
-        weakref.finalize(vector, self._give_back, raw).atexit = False
-        return vector
+        # Views of the array refer to the array, since that does not own its memory: it lives as long as they do.
+        array = np.frombuffer(raw, dtype=np.uint8)
+        weakref.finalize(array, self._give_back, raw).atexit = False
+        return array
 
     def _give_back(self, raw: memoryview) -> None:
         if self.free_bytes + len(raw) <= self._kept_bytes:
@@ -53,3 +56,5 @@ class VectorMemory:
 _memory = VectorMemory()
 empty = _memory.empty
 """A vector of float32 with any values in it, of this process's memory."""
+empty_bytes = _memory.empty_bytes
+"""The same for bytes."""

@@ -241,7 +241,8 @@ class Block:
 
     def agree(self, agreed: Vector) -> None:
         """The member takes what follows from a round."""
-        self.agreed, self._anew, self._contributed = agreed, False, None
+        self.agreed, self._anew = agreed, False
+        self._contributed = self._kept_before = None  # no round is under way
         if self._missed is not None:
             self.correction.learn(self._missed)
             self._missed = None

@@ -36,7 +36,7 @@ MAGIC = b"At"
 _HEAD = struct.Struct("!2sBBIQQI")
 _OPENING = struct.Struct("!HIQ")
 HEAD_BYTES = _HEAD.size
-CHUNK_BYTES = 1 << 20
+CHUNK_BYTES = 1 << 22
 """The most of a message's body that one frame carries."""
 LARGEST_CHANNEL = 1 << 10
 LARGEST_REASON = 200

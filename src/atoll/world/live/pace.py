@@ -16,7 +16,7 @@ is longer, and each keeps less.
 """
 LEAST_QUEUE_S = 0.003
 LEAST_WINDOW = 1 << 16
-LEAST_CHUNK, MOST_CHUNK = 1 << 14, 1 << 20
+LEAST_CHUNK, MOST_CHUNK = 1 << 14, 1 << 22
 CHUNK_S = 0.008
 REMEMBERED_S = 2.0
 STARTUP_GAIN = 2.0

@@ -7,7 +7,6 @@ acknowledgement and on every new connection, and the sender goes on from there.
 """
 
 import asyncio
-import mmap
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,7 +20,6 @@ __all__ = ["Chunk", "Inbox", "Outbox", "Outgoing", "Position"]
 Position = tuple[int, int]
 COPIED_BYTES = 1 << 16
 """Bodies up to here are copied, and sending them is over at once."""
-SMALL_BYTES = 1 << 20
 
 
 class Outgoing:
@@ -157,12 +155,15 @@ class Outbox:
 
 
 def _room(size: int) -> memoryview:
-    """Room for a body, which takes memory only as it is filled: a length that is announced costs nothing."""
-    if size <= SMALL_BYTES:
-        return memoryview(bytearray(size))
+    """Room for a body, in memory that is used again.  Fresh memory takes room only as it is filled: a length that is
+    announced costs nothing.
+    """
+    # Not before there is something to receive: numpy starts threads, and who has any gets no user namespace.
+    from atoll.memory import empty_bytes  # noqa: PLC0415
+
     try:
-        return memoryview(mmap.mmap(-1, size))
-    except (OSError, OverflowError):
+        return empty_bytes(size).data
+    except (MemoryError, ValueError):
         raise FrameError(f"a message of {size} bytes, for which there is no room") from None
 
 
