@@ -40,7 +40,7 @@ DOCUMENT = RESULTS / "live.md"
 HEADERS = 1500 / 1448
 
 
-def mesh(count: int, rate_mbps: float, round_trip_ms: float, step_s: float = 0.0) -> Network:
+def mesh(count: int, rate_mbps: float, round_trip_ms: float, step_s: float = 1e-6) -> Network:
     text = f'[[node]]\ncount = {count}\nstep_s = {step_s}\n[[link]]\namong = "*"\n'
     return parse_network(f"{text}latency_ms = {round_trip_ms / 2}\nrate_mbps = {rate_mbps}", name=f"mesh of {count}")
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from atoll.memory import LEAST_BYTES, VectorMemory
 
-LEAST = LEAST_BYTES // 4
+LEAST = LEAST_BYTES // 4  # a whole number of steps
 
 
 def test_memory_is_used_again_once_nobody_sees_it() -> None:

@@ -15,6 +15,8 @@ __all__ = ["LEAST_BYTES", "VectorMemory", "empty", "empty_bytes"]
 
 LEAST_BYTES = 1 << 18
 """Smaller vectors are left to the system."""
+STEP_BYTES = 1 << 16
+"""Sizes are rounded up to a multiple of this, so that vectors of nearly the same size share memory."""
 KEPT_BYTES = 64 << 20
 """How much free memory is kept, or the size of the largest vector so far if that is more."""
 
@@ -38,13 +40,14 @@ class VectorMemory:
         """Bytes with any values."""
         if size < LEAST_BYTES:
             return np.empty(size, dtype=np.uint8)
+        room = -(-size // STEP_BYTES) * STEP_BYTES
         try:
-            raw = self._free[size].pop()
+            raw = self._free[room].pop()
         except IndexError:
-            raw = np.empty(size, dtype=np.uint8).data
-        self._kept_bytes = max(self._kept_bytes, size)
+            raw = np.empty(room, dtype=np.uint8).data
+        self._kept_bytes = max(self._kept_bytes, room)
         # Views of the array refer to the array, since that does not own its memory: it lives as long as they do.
-        array = np.frombuffer(raw, dtype=np.uint8)
+        array = np.frombuffer(raw, dtype=np.uint8, count=size)
         weakref.finalize(array, self._give_back, raw).atexit = False
         return array
 

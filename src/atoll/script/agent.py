@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from atoll.errors import AtollError, CheckpointError
 from atoll.script.launch import Launch, parse_for_script
+from atoll.script.lines import say
 from atoll.script.loader import Present
 from atoll.script.replica import ScriptReplica
 from atoll.script.stages import Batch, Stages
@@ -26,6 +27,8 @@ __all__ = ["NO_TARGET", "Agent", "StepNews"]
 FIRST_MODEL = "first model"
 FIRST_MODEL_S = 120.0
 NO_TARGET = 1e9
+LARGE_BYTES = 1 << 28
+"""Strategies that need more memory than that say so."""
 
 
 class StepNews(NamedTuple):
@@ -191,6 +194,11 @@ class Agent:
         if not world.is_late and len(world.names) > 1:
             await self._take_first_model(replica)
         talk = self._talk = parse_strategy(self.strategy).start(replica)
+        if 4 * replica.size * talk.copies > LARGE_BYTES:
+            say(
+                "%s: %.0f M parameters; %s needs up to %.1f GB beyond training (%d copies of the model)",
+                *(world.name, replica.size / 1e6, self.strategy, 4e-9 * replica.size * talk.copies, talk.copies),
+            )
         await world.offload(talk.prepare)
         self._talk.start(self._thread.spawn)
         if world.name == world.names[0] or world.is_late:

@@ -110,6 +110,10 @@ class TogetherTalk(Talk):
         for talk in self._talks:
             talk.prepare()
 
+    @property
+    def copies(self) -> int:
+        return sum(talk.copies for talk in self._talks)
+
     def start(self, spawn: Spawn) -> None:
         for talk in self._talks:
             talk.start(spawn)

@@ -26,7 +26,7 @@ from atoll.codecs.transform import Cosine, LowRank
 from atoll.collectives import Body, Lengths
 from atoll.errors import StrategyError
 from atoll.state import Saved
-from atoll.strategies.parts.merge import Arrival, Drift, Merge, Own, average_buffers
+from atoll.strategies.parts.merge import LEAST_PAST, Arrival, Drift, Merge, Own, average_buffers
 from atoll.strategies.parts.part import Part
 from atoll.strategies.parts.when import When
 from atoll.strategies.parts.whom import Acquaintance, Turn, Whom
@@ -133,6 +133,11 @@ class PushTalk(Talk):
 
     def prepare(self) -> None:
         self._initial = self._replica.read(Quantity.PARAMETERS)
+
+    @property
+    def copies(self) -> int:
+        images = 2 * len(self._peers) if self._codec else 0
+        return 2 + images + (LEAST_PAST if self._merge.remembers else 0)
 
     def start(self, spawn: Spawn) -> None:
         self._spawn = spawn

@@ -41,6 +41,11 @@ class Talk:
         """
         return False
 
+    @property
+    def copies(self) -> int:
+        """How many copies of the model it holds at most, in float32, beyond what training needs."""
+        return 0
+
     def save(self) -> Saved:
         """What a checkpoint must hold of this, at a step boundary.  What is under way is not part of it."""
         return {}

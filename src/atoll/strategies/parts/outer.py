@@ -17,6 +17,10 @@ __all__ = ["HeavyBall", "Nesterov", "Outer", "TakeMean"]
 class Outer(Protocol):
     """What follows from a round."""
 
+    @property
+    def copies(self) -> int:
+        """How many vectors it remembers, beyond what all members agreed on."""
+
     def start(self, initial: Vector) -> None:
         """The model that all members begin with, or begin anew from."""
 
@@ -26,6 +30,8 @@ class Outer(Protocol):
 
 class TakeMean:
     """The mean itself: local SGD."""
+
+    copies = 0
 
     def start(self, initial: Vector) -> None:
         """There is nothing to remember."""
@@ -39,6 +45,8 @@ class Nesterov:
 
     Δ = anchor − mean; b ← μb + Δ; anchor ← anchor − η(Δ + μb).
     """
+
+    copies = 1
 
     def __init__(self, *, rate: float, momentum: float) -> None:
         self._rate = np.float32(rate)
@@ -71,6 +79,8 @@ class HeavyBall:
     m ← μm + η(mean θ − φ); φ ← φ + m.  That is η·mean(θ − φ) + η(mean φ − φ): what the group has learned, and a step
     towards its mean.
     """
+
+    copies = 1
 
     def __init__(self, *, rate: float, momentum: float) -> None:
         self._rate = np.float32(rate)

@@ -76,6 +76,15 @@ class Block:
         self._unshared: Vector | None = None  # gradients that were used here and are in no round yet
 
     @property
+    def copies(self) -> int:
+        """How many vectors it holds at most: what was agreed on before, last and next; a snapshot; what was not sent
+        before and after a round; what outer optimisers, corrections and delayed means remember.
+        """
+        kept = 0 if self._absolute else 2
+        corrected = 0 if isinstance(self.correction, Uncorrected) else 4
+        return 4 + kept + corrected + self._outer.copies + (0 if self._ahead.adds else 2)
+
+    @property
     def is_anew(self) -> bool:
         """Whether the next round is the first among these members."""
         return self._anew

@@ -251,21 +251,23 @@ class Driver:
         self, meeting: Round, tail: Vector, via: str, fragment: Fragment, snapshots: list[Vector | None]
     ) -> Outcome | None:
         """What a round comes to.  All that can be done beside training is done here, block by block."""
-        found = await self._exchange(meeting, tail, via, fragment, snapshots)
+        found = await self._exchange(meeting, tail, via, fragment, snapshots, all_took_part=self._all_took_part)
         if found is None:
             return None
         read = Trailer.read(found[0].tail, len(self._replica.members), len(self.buffers))
         if read is None or not fragment.accepts([each.examined for each in found]):
             self.refused(meeting.name, "a sum that makes no sense")
             return Outcome.refused(via, len(self._replica.members))
-        if self._parts.who is None:
-            self._averaged.all_took_part()
         outcomes, digest = [], ""
         for block, each in zip(fragment.blocks, found, strict=True):
             outcome = BlockOutcome(block, each.snapshot, block.mean())
             outcome, digest = await self._replica.world.offload(partial(self._averaged.finish, outcome, digest))
             outcomes.append(outcome)
         return Outcome(found[0].via or via, read, outcomes, digest)
+
+    def _all_took_part(self) -> None:
+        if self._parts.who is None:
+            self._averaged.all_took_part()
 
     async def _wait(self) -> None:
         assert self._pending is not None

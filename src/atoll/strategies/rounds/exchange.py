@@ -55,12 +55,30 @@ class Exchange:
         self._refuse = refuse
 
     async def __call__(
-        self, meeting: Round, tail: Vector, via: str, fragment: Fragment, snapshots: list[Vector | None]
+        self,
+        meeting: Round,
+        tail: Vector,
+        via: str,
+        fragment: Fragment,
+        snapshots: list[Vector | None],
+        *,
+        all_took_part: Callable[[], None],
     ) -> list[ExchangedBlock] | None:
-        """Exchanges all blocks of a fragment; `None` if a peer sent something that is no part of a round."""
+        """Exchanges all blocks of a fragment; `None` if a peer sent something that is no part of a round.
+
+        Args:
+            meeting: the round.
+            tail: this member's trailer.
+            via: the collective.
+            fragment: what is exchanged.
+            snapshots: what this member has, a vector a block.
+            all_took_part: called once all members have brought a block.
+        """
         count = len(fragment.blocks)
         if count == 1:
             only = await self._block(meeting, tail, via, fragment.blocks[0], snapshots[0])
+            if only is not None:
+                all_took_part()
             return None if only is None else [only]
         room, turn = asyncio.Semaphore(BLOCKS_UNDER_WAY), BlockTurn()
         short = Trailer.numbers(tail, len(self._replica.members))
@@ -73,6 +91,8 @@ class Exchange:
             room.release()
             if found is None:
                 raise _NotUnderstood
+            if place == 0:
+                all_took_part()
             return found
 
         understood = True

@@ -68,6 +68,10 @@ class GradientRounds(Talk):
     async def after_step(self) -> bool:
         return await self._models.after_step() or self._merged
 
+    @property
+    def copies(self) -> int:
+        return self._models.copies + self._driver.blocks[0].copies
+
     def save(self) -> Saved:
         return under("models", self._models.save()) | self._driver.save()
 

@@ -104,6 +104,10 @@ class ModelRounds(Talk):
         return not group.is_alone and await self._driver.turn()
 
     @property
+    def copies(self) -> int:
+        return self._driver.blocks[0].copies
+
+    @property
     def is_idle(self) -> bool:
         return not self._handover.is_under_way and not self._is_sole_holder and self._driver.is_idle
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 from atoll.errors import FrameError
 from atoll.world.base import Buffer, Lane
-from atoll.world.live.frames import HEAD_BYTES, Head, Kind, head_of, parse_head
+from atoll.world.live.frames import HEAD_BYTES, Head, Kind, head_of, parse_head, room
 from atoll.world.live.keys import id_of_certificate
 
 __all__ = ["Carrier", "Place", "TcpCarrier", "secure"]
@@ -211,7 +211,7 @@ class TcpCarrier(Carrier):
     async def receive(self, place: Place | None = None) -> tuple[Head, memoryview]:
         await self._stream.read_into(self._head)
         head = parse_head(self._head)
-        payload = (place and place(head)) or memoryview(bytearray(head.size))
+        payload = (place and place(head)) or room(head.size)
         if head.size:
             await self._stream.read_into(payload)
         head.check([payload], encrypted=self._stream.encrypted)

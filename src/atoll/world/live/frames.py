@@ -29,6 +29,7 @@ __all__ = [
     "parse_json",
     "parse_opening",
     "read_reason",
+    "room",
 ]
 
 VERSION = 1
@@ -39,6 +40,7 @@ HEAD_BYTES = _HEAD.size
 CHUNK_BYTES = 1 << 22
 """The most of a message's body that one frame carries."""
 LARGEST_CHANNEL = 1 << 10
+SMALL_BYTES = 1 << 18
 LARGEST_REASON = 200
 """How much of a reason for a refusal is repeated."""
 LARGEST_HEAD = 1 << 20
@@ -193,6 +195,21 @@ def parse_opening(payload: memoryview) -> tuple[Opening, memoryview]:
     except UnicodeDecodeError:
         raise FrameError("a message whose channel is not a text in UTF-8") from None
     return Opening(name, bytes(payload[_OPENING.size + channel : start]), body), payload[start:]
+
+
+def room(size: int) -> memoryview:
+    """Room for what is received, in memory that is used again.  Fresh memory takes room only as it is filled: a length
+    that is announced costs nothing.
+    """
+    if size < SMALL_BYTES:
+        return memoryview(bytearray(size))
+    # Not before there is something large to receive: numpy starts threads, and who has any gets no user namespace.
+    from atoll.memory import empty_bytes  # noqa: PLC0415
+
+    try:
+        return empty_bytes(size).data
+    except (MemoryError, ValueError):
+        raise FrameError(f"a message of {size} bytes, for which there is no room") from None
 
 
 def parse_json(payload: Buffer) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from atoll.errors import FrameError
 from atoll.world.base import Buffer, Message
-from atoll.world.live.frames import Head, Kind, Opening, parse_opening
+from atoll.world.live.frames import Head, Kind, Opening, parse_opening, room
 
 __all__ = ["Chunk", "Inbox", "Outbox", "Outgoing", "Position"]
 
@@ -154,19 +154,6 @@ class Outbox:
         self._wake()
 
 
-def _room(size: int) -> memoryview:
-    """Room for a body, in memory that is used again.  Fresh memory takes room only as it is filled: a length that is
-    announced costs nothing.
-    """
-    # Not before there is something to receive: numpy starts threads, and who has any gets no user namespace.
-    from atoll.memory import empty_bytes  # noqa: PLC0415
-
-    try:
-        return empty_bytes(size).data
-    except (MemoryError, ValueError):
-        raise FrameError(f"a message of {size} bytes, for which there is no room") from None
-
-
 @dataclass(slots=True)
 class _Incoming:
     opening: Opening
@@ -213,7 +200,7 @@ class Inbox:
         if head.kind is Kind.OPEN and not done:
             piece = payload
             # If all of the body is here it is kept as it came, else room is made for all of it.
-            body = piece if len(piece) == opening.body_bytes else _room(opening.body_bytes)
+            body = piece if len(piece) == opening.body_bytes else room(opening.body_bytes)
             if len(piece) < opening.body_bytes:
                 body[: len(piece)] = piece
             self._message = _Incoming(opening, body, now)
