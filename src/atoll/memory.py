@@ -18,14 +18,14 @@ LEAST_BYTES = 1 << 18
 STEP_BYTES = 1 << 16
 """Sizes are rounded up to a multiple of this, so that vectors of nearly the same size share memory."""
 KEPT_BYTES = 64 << 20
-"""How much free memory is kept, or the size of the largest vector so far if that is more."""
+"""How much free memory is kept, beside that of one vector which is larger than this."""
 
 
 class VectorMemory:
     """Hands out vectors; when a vector and all views of it are gone, its memory is free again."""
 
     def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
-        self._free: dict[int, list[memoryview]] = defaultdict(list)
+        self._free: defaultdict[int, list[memoryview]] = defaultdict(list)
         self._kept_bytes = kept_bytes
 
     @property
@@ -45,15 +45,22 @@ class VectorMemory:
             raw = self._free[room].pop()
         except IndexError:
             raw = np.empty(room, dtype=np.uint8).data
-        self._kept_bytes = max(self._kept_bytes, room)
         # Views of the array refer to the array, since that does not own its memory: it lives as long as they do.
         array = np.frombuffer(raw, dtype=np.uint8, count=size)
         weakref.finalize(array, self._give_back, raw).atexit = False
         return array
 
     def _give_back(self, raw: memoryview) -> None:
-        if self.free_bytes + len(raw) <= self._kept_bytes:
+        if len(raw) > self._kept_bytes:  # a whole model: the last one is kept
+            for size in [size for size in list(self._free) if size > self._kept_bytes]:
+                del self._free[size]
             self._free[len(raw)].append(raw)
+        elif self._small_bytes + len(raw) <= self._kept_bytes:
+            self._free[len(raw)].append(raw)
+
+    @property
+    def _small_bytes(self) -> int:
+        return sum(size * len(free) for size, free in list(self._free.items()) if size <= self._kept_bytes)
 
 
 _memory = VectorMemory()

@@ -177,11 +177,12 @@ class Coded(Reduction):
             sent = self._decode(numbers.tobytes(), len(values), meeting)
             return Reduced(decoded, total[len(numbers) :], self._left(values, sent))
 
-        return await offload(read)
+        return await offload(read, values=len(values))
 
     async def _gathered(self, meeting: Round, values: Vector, tail: Vector) -> Reduced:
         offload = meeting.offload
-        bodies = await meeting.gather(await offload(lambda: self._encode(values, meeting) + tail.tobytes()))
+        own = await offload(lambda: self._encode(values, meeting) + tail.tobytes(), values=len(values))
+        bodies = await meeting.gather(own)
 
         def add_up() -> Reduced:
             read = [self._read(body, len(values), tail, meeting) for body in bodies]
@@ -195,7 +196,7 @@ class Coded(Reduction):
             return _by_senders(vectors, scales, tails, unsent)
 
         async with meeting.in_turn():
-            return await offload(add_up)
+            return await offload(add_up, values=len(values) * meeting.size)
 
     async def _star(self, meeting: Round, values: Vector, tail: Vector) -> Reduced:
         offload, count = meeting.offload, len(values)
@@ -213,16 +214,16 @@ class Coded(Reduction):
 
         async with meeting.sending() as send:
             if meeting.rank > 0:
-                given, unsent = await offload(own)
+                given, unsent = await offload(own, values=count)
                 send.raw(0, "up", given)
                 body = await meeting.receive_raw(0, "down")
             else:
                 others = [await meeting.receive_raw(rank, "up") for rank in range(1, meeting.size)]
                 async with meeting.in_turn():
-                    body, unsent = await offload(lambda: add_up(others))
+                    body, unsent = await offload(lambda: add_up(others), values=count * meeting.size)
                 for rank in range(1, meeting.size):
                     send.raw(rank, "down", body)
-        return Reduced(*await offload(lambda: self._read(body, count, tail, meeting)), unsent)
+        return Reduced(*await offload(lambda: self._read(body, count, tail, meeting), values=count), unsent)
 
     async def _direct(self, meeting: Round, values: Vector, tail: Vector) -> Reduced:
         rank, offload = meeting.rank, meeting.offload
@@ -259,14 +260,14 @@ class Coded(Reduction):
 
         async with meeting.sending() as send:
             for other in others:
-                send.raw(other, "part", await offload(partial(share, other)))
+                send.raw(other, "part", await offload(partial(share, other), values=count))
             bodies = {other: await meeting.receive_raw(other, "part") for other in others}
             async with meeting.in_turn():
-                encoded, summed = await offload(lambda: add_up(bodies))
+                encoded, summed = await offload(lambda: add_up(bodies), values=count * meeting.size)
             for other in others:
                 send.raw(other, "sum", encoded)
             for other in others:
-                await offload(partial(take, other, await meeting.receive_raw(other, "sum")))
+                await offload(partial(take, other, await meeting.receive_raw(other, "sum")), values=count)
         return Reduced(result, summed, unsent)
 
 
@@ -303,7 +304,7 @@ class AgreedTopK(Reduction):
     async def __call__(self, meeting: Round, values: Vector, tail: Vector, via: str) -> Reduced:
         count, offload = len(values), meeting.offload
         keep = kept(count, self.ratio)
-        largest = await offload(lambda: torch.tensor(values).abs().topk(keep, sorted=False))
+        largest = await offload(lambda: torch.tensor(values).abs().topk(keep, sorted=False), values=count)
         leader = meeting.key % meeting.size
         if self.lead == "var":
             weight = np.array([float(largest.values.square().sum())], dtype=np.float32)
@@ -325,7 +326,7 @@ class AgreedTopK(Reduction):
             unsent[places] = 0
             return Reduced(total, summed[keep:], unsent)
 
-        return await offload(spread)
+        return await offload(spread, values=count)
 
 
 def _bytes(body: Body) -> torch.Tensor:

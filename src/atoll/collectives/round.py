@@ -85,10 +85,10 @@ class Round:
         """The same meeting for another collective."""
         return replace(self, name=name)
 
-    async def offload(self, work: Callable[[], T]) -> T:
+    async def offload(self, work: Callable[[], T], *, values: int = 0) -> T:
         """Does `work` beside the event loop (`World.offload`), and logs how long that took."""
         began = self.world.now
-        result = await self.world.offload(work)
+        result = await self.world.offload(work, values=values)
         if self.log is not None:
             self.log.computed_s += self.world.now - began
         return result

@@ -121,6 +121,7 @@ def _nodes(entries: list[Mapping[str, Any]], shown: str, count: int | None) -> t
         step_s = row.number("step_s", None, least=LEAST_STEP_S)
         speed = row.number("speed", None, above=0)
         memory_gb = row.number("memory_gb", None, above=0)
+        encode_ms = row.number("encode_ms", 0.0, least=0.0)
         up_mbps = row.number("up_mbps", math.inf, above=0)
         down_mbps = row.number("down_mbps", math.inf, above=0)
         row.finish()
@@ -139,6 +140,7 @@ def _nodes(entries: list[Mapping[str, Any]], shown: str, count: int | None) -> t
                 Node,
                 name=each,
                 step_s=step_s if step_s is not None else STEP_S / (speed or 1.0),
+                encode_s=encode_ms / 1e3,
                 memory_bytes=None if memory_gb is None else round(memory_gb * 1e9),
                 up_bps=up_mbps * 1e6,
                 down_bps=down_mbps * 1e6,

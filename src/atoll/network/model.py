@@ -34,6 +34,8 @@ class Node:
     name: str
     step_s: float = 0.5
     """Seconds that one training step takes."""
+    encode_s: float = 0.0
+    """Seconds that encoding, decoding or adding a million values of an exchange takes."""
     memory_bytes: int | None = None
     """Its memory; `None`: not declared."""
     up_bps: float = math.inf
@@ -47,6 +49,7 @@ class Node:
             LEAST_STEP_S <= self.step_s < math.inf,
             f"step_s of {self.name} must be at least {LEAST_STEP_S:g} s, not {self.step_s}: time would stand still",
         )
+        _need(0 <= self.encode_s < math.inf, f"encode_s of {self.name} must be at least 0, not {self.encode_s}")
         _need(self.memory_bytes is None or self.memory_bytes > 0, f"memory of {self.name} must be more than 0")
         _need(self.up_bps > 0 and self.down_bps > 0, f"up and down rates of {self.name} must be more than 0")
 

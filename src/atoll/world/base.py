@@ -158,9 +158,9 @@ class World(abc.ABC):
         """Runs `work` where computation runs, but at no declared cost: for work that is part of a step."""
 
     @abc.abstractmethod
-    async def offload(self, work: Callable[[], T]) -> T:
-        """Does `work` on a thread beside the event loop: encoding, adding and copying of vectors, which would hold up
-        heartbeats.  In simulation it is done at once, and takes no time.
+    async def offload(self, work: Callable[[], T], *, values: int = 0) -> T:
+        """Runs `work` on a thread beside the event loop: encoding, adding and copying of vectors, which would delay
+        heartbeats.  In simulation it takes the time that the node declares for so many values.
         """
 
     @abc.abstractmethod

@@ -80,8 +80,8 @@ class Scoped(World):
     async def aside(self, work: Callable[[], T]) -> T:
         return await self._world.aside(work)
 
-    async def offload(self, work: Callable[[], T]) -> T:
-        return await self._world.offload(work)
+    async def offload(self, work: Callable[[], T], *, values: int = 0) -> T:
+        return await self._world.offload(work, values=values)
 
     async def receive(self, channel: str) -> Message:
         return await self._world.receive(f"{self._scope}/{channel}")

@@ -184,7 +184,7 @@ class LiveWorld(World):
     async def aside(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
-    async def offload(self, work: Callable[[], T]) -> T:
+    async def offload(self, work: Callable[[], T], *, values: int = 0) -> T:  # noqa: ARG002 - it takes its time
         return await asyncio.get_running_loop().run_in_executor(self._helpers, work)
 
     def _seed_torch(self) -> None:

@@ -47,6 +47,7 @@ class SimWorld(World):
     """One node's view of a simulation."""
 
     __slots__ = (
+        "_helper",
         "_hung",
         "_mailboxes",
         "_node",
@@ -69,6 +70,7 @@ class SimWorld(World):
         self._orders: dict[tuple[str, Lane], Order] = {}
         self._peers: dict[str, SimPeer] = {}
         self._processor: asyncio.Lock | None = None
+        self._helper: asyncio.Lock | None = None
         self._random: random.Random | None = None
         self._sent_bytes = 0
         self._stalled = Gate(simulation)
@@ -147,7 +149,7 @@ class SimWorld(World):
     def forget(self) -> None:
         """Prepares a restart of the node: messages that had arrived before are dropped."""
         self._mailboxes.clear()
-        self._processor = None
+        self._processor = self._helper = None
         self._torch_states = []
 
     async def compute(self, work: Callable[[], T], *, steps: float = 1.0) -> T:
@@ -166,8 +168,14 @@ class SimWorld(World):
     async def aside(self, work: Callable[[], T]) -> T:
         return work()
 
-    async def offload(self, work: Callable[[], T]) -> T:
-        return work()
+    async def offload(self, work: Callable[[], T], *, values: int = 0) -> T:
+        result = work()
+        if values and self._node.encode_s:
+            if self._helper is None:
+                self._helper = asyncio.Lock()
+            async with self._helper:  # one thread
+                await asyncio.sleep(values * 1e-6 * self._node.encode_s * self.slowness)
+        return result
 
     @contextmanager
     def _own_torch_randomness(self) -> Iterator[None]:
