@@ -47,9 +47,9 @@ class Robust(Reduction):
         def encode() -> bytes:
             return self._codec.encode(torch.tensor(values), meeting.key).numpy().tobytes() + tail.tobytes()
 
-        bodies = await meeting.gather(await offload(encode))
+        bodies = await meeting.gather(await offload(encode, values=len(values)))
         async with meeting.in_turn():
-            return await offload(lambda: self._add_up(meeting, values, tail, bodies))
+            return await offload(lambda: self._add_up(meeting, values, tail, bodies), values=len(values) * meeting.size)
 
     def _add_up(self, meeting: Round, values: Vector, tail: Vector, bodies: list[Body]) -> Reduced:
         size, count = self._codec.size(len(values)), len(values)

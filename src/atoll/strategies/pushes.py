@@ -16,6 +16,7 @@ with most work goes on.
 import asyncio
 import struct
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -151,7 +152,7 @@ class PushTalk(Talk):
         spawn(hear(world, ACKNOWLEDGEMENT, self._acknowledged))
 
     async def after_step(self) -> bool:
-        replica, offload = self._replica, self._replica.world.offload
+        replica, offload = self._replica, partial(self._replica.world.offload, values=self._replica.size)
         arrivals, self._arrivals = self._arrivals, []
         merged = bool(arrivals) and await offload(lambda: self._take_in(arrivals))
         if self._merge.remembers:
@@ -231,8 +232,9 @@ class PushTalk(Talk):
         targets = [name for name in chosen if world.peer(name).reachable]
         if not targets:
             return
-        values = await world.offload(lambda: self._replica.read(Quantity.PARAMETERS))
-        if not await world.offload(lambda: all_finite(values)):
+        offload = partial(world.offload, values=self._replica.size)
+        values = await offload(lambda: self._replica.read(Quantity.PARAMETERS))
+        if not await offload(lambda: all_finite(values)):
             world.record(ContributionRefused(at=world.now, node=world.name, name="push", why="not finite"))
             return
         weight = 1.0
@@ -255,7 +257,8 @@ class PushTalk(Talk):
         return self._replica.world.now - known.since > 2 * self._patience_s
 
     async def _send(self, name: str, number: int, arrival: Arrival) -> None:
-        base, body = await self._replica.world.offload(lambda: self._write(name, number, arrival))
+        offload = partial(self._replica.world.offload, values=self._replica.size)
+        base, body = await offload(lambda: self._write(name, number, arrival))
         head = _HEAD.pack(number, base, arrival.sent_s, arrival.weight, self._is_new)
         try:
             async with asyncio.timeout(self._patience_s):
@@ -288,7 +291,7 @@ class PushTalk(Talk):
 
     async def _take(self, message: Message) -> None:
         assert self._spawn is not None
-        arrival = await self._replica.world.offload(lambda: self._read(message))
+        arrival = await self._replica.world.offload(lambda: self._read(message), values=self._replica.size)
         if arrival and self._is_of_use(arrival, sender_is_new=_HEAD.unpack(message.head)[-1]):
             self._arrivals.append(arrival)
         (number,) = struct.unpack_from("<I", message.head)

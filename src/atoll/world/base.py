@@ -160,7 +160,11 @@ class World(abc.ABC):
     @abc.abstractmethod
     async def offload(self, work: Callable[[], T], *, values: int = 0) -> T:
         """Runs `work` on a thread beside the event loop: encoding, adding and copying of vectors, which would delay
-        heartbeats.  In simulation it takes the time that the node declares for so many values.
+        heartbeats.  In simulation it takes the time that the node declares.
+
+        Args:
+            work: what is to be done.
+            values: how many values it goes through, if that is known.
         """
 
     @abc.abstractmethod

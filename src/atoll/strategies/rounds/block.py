@@ -76,6 +76,11 @@ class Block:
         self._unshared: Vector | None = None  # gradients that were used here and are in no round yet
 
     @property
+    def size(self) -> int:
+        """How many values it has."""
+        return int(self.span.stop - self.span.start)
+
+    @property
     def copies(self) -> int:
         """How many vectors it holds at most: what was agreed on before, last and next; a snapshot; what was not sent
         before and after a round; what outer optimisers, corrections and delayed means remember.

@@ -261,7 +261,9 @@ class Driver:
         outcomes, digest = [], ""
         for block, each in zip(fragment.blocks, found, strict=True):
             outcome = BlockOutcome(block, each.snapshot, block.mean())
-            outcome, digest = await self._replica.world.offload(partial(self._averaged.finish, outcome, digest))
+            outcome, digest = await self._replica.world.offload(
+                partial(self._averaged.finish, outcome, digest), values=block.size
+            )
             outcomes.append(outcome)
         return Outcome(found[0].via or via, read, outcomes, digest)
 
@@ -332,7 +334,7 @@ class Driver:
                 digest=outcome.digest,
             )
         )
-        await world.offload(partial(self._change, change_model, tail.buffers))
+        await world.offload(partial(self._change, change_model, tail.buffers), values=replica.size)
         self.when.agreed()
         return True
 

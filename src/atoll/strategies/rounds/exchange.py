@@ -110,8 +110,7 @@ class Exchange:
         self, meeting: Round, tail: Vector, via: str, block: Block, snapshot: Vector | None
     ) -> ExchangedBlock | None:
         offload = self._replica.world.offload
-        count = block.span.stop - block.span.start
-        payload = await offload(lambda: block.payload(snapshot, float(tail[0])), values=count)
+        payload = await offload(lambda: block.payload(snapshot, float(tail[0])), values=block.size)
         if payload is None:
             if not block.is_handed:
                 self._refuse(meeting.name, "not finite")
@@ -120,7 +119,7 @@ class Exchange:
         result = await self._reduce(replace(meeting, origin=block.origin), payload, tail, via)
         if result is None:
             return None
-        examined = await offload(lambda: block.receive(result, float(result.tail[0])), values=count)
+        examined = await offload(lambda: block.receive(result, float(result.tail[0])), values=block.size)
         return ExchangedBlock(result.tail, result.via, snapshot, examined)
 
     async def _reduce(self, meeting: Round, payload: Vector, tail: Vector, via: str) -> Reduced | None:

@@ -62,7 +62,7 @@ class GradientRounds(Talk):
         group = self._replica.group
         self._merged = False
         if not (group.held or group.is_alone) and self._models.settled:
-            await self._replica.world.offload(self._collect)
+            await self._replica.world.offload(self._collect, values=self._replica.size)
             self._merged = await self._driver.turn()
 
     async def after_step(self) -> bool:

@@ -83,7 +83,7 @@ class ModelRounds(Talk):
 
     async def after_gradient(self) -> None:
         if self._driver.blocks[0].pulls:
-            await self._replica.world.offload(self._pull)
+            await self._replica.world.offload(self._pull, values=self._replica.size)
 
     def _pull(self) -> None:
         values, gradient = self._replica.read(Quantity.PARAMETERS), self._replica.read(Quantity.GRADIENT)
@@ -93,7 +93,7 @@ class ModelRounds(Talk):
 
     async def after_step(self) -> bool:
         if not isinstance(self._driver.blocks[0].correction, Uncorrected):
-            await self._replica.world.offload(self._correct)
+            await self._replica.world.offload(self._correct, values=self._replica.size)
         group = self._replica.group
         if group.held or self._driver.is_astray:
             return False
@@ -144,7 +144,8 @@ class ModelRounds(Talk):
         return self._replica.steps
 
     async def snapshots(self, fragment: Fragment, step: int, *, corrected: bool) -> tuple[list[Vector | None], int]:  # noqa: ARG002
-        values = await self._replica.world.offload(lambda: self._replica.read(Quantity.PARAMETERS))
+        replica = self._replica
+        values = await replica.world.offload(lambda: replica.read(Quantity.PARAMETERS), values=replica.size)
         return [values[block.span] for block in fragment.blocks], 1
 
     def all_took_part(self) -> None:
