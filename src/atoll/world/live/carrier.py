@@ -23,6 +23,8 @@ Place = Callable[[Head], memoryview | None]
 """Where a frame's payload goes, or `None`: to a new buffer."""
 SMALL_BYTES = 1 << 14
 TLS_PIECE = 1 << 18
+TURNS = 4
+"""How many turns a loop needs to wake who waits for a socket, and to forget it."""
 
 
 class Carrier(abc.ABC):
@@ -224,8 +226,17 @@ class TcpCarrier(Carrier):
                 self._posting.cancel()
             with contextlib.suppress(OSError):
                 self._sock.shutdown(socket.SHUT_RDWR)  # wakes who waits for it
-            # Only closed when the loop has let go of it, lest another socket gets its number meanwhile.
-            asyncio.get_running_loop().call_soon(self._sock.close)
+            _close_later(self._sock)
+
+
+def _close_later(sock: socket.socket, turns: int = TURNS) -> None:
+    """Closes a socket when the loop has let go of it.  Before, the loop could not find it any more, and another socket
+    might get its number.
+    """
+    if turns:
+        asyncio.get_running_loop().call_soon(_close_later, sock, turns - 1)
+    else:
+        sock.close()
 
 
 async def secure(
