@@ -1,11 +1,12 @@
 """Many pieces of work, a few at a time, each in a process of its own making."""
 
+import contextlib
 import signal
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context, parent_process
+from multiprocessing import forkserver, get_context, parent_process
 from multiprocessing.context import BaseContext
 from typing import Any, TypeVar
 
@@ -99,7 +100,23 @@ def _context(do: Callable[..., Any]) -> BaseContext:
         return get_context("spawn")
     context = get_context("forkserver")
     context.set_forkserver_preload([getattr(do, "func", do).__module__])
+    with _uninterrupted():
+        forkserver.ensure_running()
     return context
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """What is started here ignores Ctrl-C, from its first moment on: it would print a traceback."""
+    try:
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    except ValueError:  # not the main thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _begin() -> None:

@@ -13,9 +13,13 @@ from atoll.world.live.frames import Kind
 
 async def both_ends() -> tuple[Carrier, socket.socket]:
     """A carrier, and the other end of its connection, which reads nothing."""
-    server = socket.create_server(("127.0.0.1", 0))
+    server = socket.socket()
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)  # or it takes in megabytes
+    server.bind(("127.0.0.1", 0))
+    server.listen()
     loop = asyncio.get_running_loop()
     dialled = socket.socket()
+    dialled.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
     dialled.settimeout(0)
     await loop.sock_connect(dialled, server.getsockname())
     accepted, _ = server.accept()
