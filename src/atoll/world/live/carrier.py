@@ -1,7 +1,7 @@
-"""Carriers: what frames travel by.  A TCP connection, encrypted or not; `tunnel.py` has the other kind.
+"""Carriers transport frames.  This one is a TCP connection, encrypted or not; `tunnel.py` has the other kind.
 
-Sockets are read and written by the loop's own `sock_*` calls, straight from and into the buffers of messages; TLS runs
-in memory in between.
+The loop's own `sock_*` calls read and write sockets, directly into and from the buffers of messages.  TLS runs in
+memory in between.
 """
 
 import abc
@@ -20,30 +20,30 @@ from atoll.world.live.keys import id_of_certificate
 __all__ = ["Carrier", "Place", "TcpCarrier", "secure"]
 
 Place = Callable[[Head], memoryview | None]
-"""Where a frame's payload goes, or `None`: to a new buffer."""
+"""Returns the buffer for a frame's payload; `None`: a new buffer is used."""
 SMALL_BYTES = 1 << 14
 TLS_PIECE = 1 << 18
 TURNS = 4
-"""How many turns a loop needs to wake who waits for a socket, and to forget it."""
+"""The loop needs this many iterations to wake the tasks that wait for a socket, and to remove it."""
 
 
 class Carrier(abc.ABC):
-    """What the frames of one lane travel by, between two nodes."""
+    """Transports the frames of one lane between two nodes."""
 
     def __init__(self, lane: Lane, *, dialled: bool) -> None:
         self.lane = lane
         self.dialled = dialled
-        """Whether this side has made it."""
+        """Whether this side opened it."""
         self.closed = False
 
     @property
     @abc.abstractmethod
     def via(self) -> str | None:
-        """Through whom, unless it goes straight to the peer."""
+        """The node that relays the frames; `None` if the carrier leads directly to the peer."""
 
     @abc.abstractmethod
     async def send(self, kind: Kind, number: int = 0, offset: int = 0, payload: Sequence[Buffer] = ()) -> None:
-        """Sends a frame; returns when the system has taken it."""
+        """Sends a frame; returns when the operating system has accepted it."""
 
     @abc.abstractmethod
     def post(self, kind: Kind, number: int = 0, offset: int = 0, payload: bytes = b"") -> None:
@@ -51,15 +51,15 @@ class Carrier(abc.ABC):
 
     @abc.abstractmethod
     async def receive(self, place: Place | None = None) -> tuple[Head, memoryview]:
-        """The next frame."""
+        """Returns the next frame."""
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Ends it, at once; whoever sends or receives gets a `ConnectionError`."""
+        """Closes it at once; pending calls to send or receive raise `ConnectionError`."""
 
 
 class _Plain:
-    """Bytes as they are."""
+    """A stream without encryption."""
 
     encrypted = False
 
@@ -72,7 +72,7 @@ class _Plain:
             await self._loop.sock_sendall(self._sock, part)
 
     def seal(self, frame: bytes) -> bytes:
-        """A frame as it goes over the wire."""
+        """Returns the bytes of a frame on the wire."""
         return frame
 
     async def read_into(self, buffer: memoryview) -> None:
@@ -85,7 +85,7 @@ class _Plain:
 
 
 class _Secure:
-    """Bytes through TLS."""
+    """A stream over TLS."""
 
     encrypted = True
 
@@ -96,7 +96,7 @@ class _Secure:
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=server)
 
     async def shake_hands(self) -> str:
-        """Returns who the other side is."""
+        """Performs the TLS handshake and returns the peer's identity."""
         while True:
             try:
                 self._tls.do_handshake()
@@ -110,7 +110,7 @@ class _Secure:
         return id_of_certificate(der)
 
     def seal(self, frame: bytes) -> bytes:
-        """A frame as it goes over the wire; whoever calls this sends it before anything else is written."""
+        """Returns the bytes of a frame on the wire; the caller must send them before any other write."""
         self._tls.write(frame)
         return self._outgoing.read()
 
@@ -156,7 +156,7 @@ class TcpCarrier(Carrier):
         self._writing = asyncio.Lock()
         self._head = memoryview(bytearray(HEAD_BYTES))
         self._left = b""
-        """What of a posted frame is sealed and has not left: it goes before anything else."""
+        """The unsent rest of a posted frame that is already sealed: it must be sent first."""
         self._posted: deque[bytes] = deque()
         self._posting: asyncio.Task[None] | None = None
 
@@ -175,7 +175,7 @@ class TcpCarrier(Carrier):
                 await self._send_what_is_left()
                 await self._stream.write(parts)
             except BaseException:
-                self.close()  # half a frame may have left: nothing can follow it
+                self.close()  # half a frame may be sent: nothing can follow it
                 raise
 
     async def _send_what_is_left(self) -> None:
@@ -225,13 +225,13 @@ class TcpCarrier(Carrier):
             if self._posting and self._posting is not asyncio.current_task():
                 self._posting.cancel()
             with contextlib.suppress(OSError):
-                self._sock.shutdown(socket.SHUT_RDWR)  # wakes who waits for it
+                self._sock.shutdown(socket.SHUT_RDWR)  # wakes the tasks that wait for it
             _close_later(self._sock)
 
 
 def _close_later(sock: socket.socket, turns: int = TURNS) -> None:
-    """Closes a socket when the loop has let go of it.  Before, the loop could not find it any more, and another socket
-    might get its number.
+    """Closes a socket after the loop has removed it.  If it were closed earlier, the loop could not remove it, and a
+    new socket might get its file descriptor.
     """
     if turns:
         asyncio.get_running_loop().call_soon(_close_later, sock, turns - 1)
@@ -242,7 +242,7 @@ def _close_later(sock: socket.socket, turns: int = TURNS) -> None:
 async def secure(
     sock: socket.socket, context: ssl.SSLContext | None, *, lane: Lane, dialled: bool
 ) -> tuple[TcpCarrier, str | None]:
-    """Makes a carrier of a connection: shakes hands, and says who the other side is if that is certain."""
+    """Turns a connection into a carrier; with TLS it performs the handshake and returns the peer's identity too."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if context is None:
         return TcpCarrier(sock, _Plain(sock), lane=lane, dialled=dialled), None

@@ -1,4 +1,4 @@
-"""Complaints: what was refused, and from whom, said once in a while however often it happens."""
+"""Complaints report refused connections and messages.  The same complaint is reported once a minute at most."""
 
 import logging
 import time
@@ -9,16 +9,16 @@ __all__ = ["Complaints"]
 log = logging.getLogger("atoll")
 
 AGAIN_S = 60.0
-"""The same complaint about the same peer is repeated after so long."""
+"""The same complaint about the same peer is repeated only after this time."""
 MOST_KNOWN = 256
 
 
 class Complaints:
-    """Says what was refused.
+    """Reports refused connections and messages.
 
     Args:
-        record: gets each complaint that is said: about whom, and why.
-        clock: seconds.
+        record: is called with each complaint that is reported: the peer, and the reason.
+        clock: returns seconds.
     """
 
     def __init__(self, record: Callable[[str, str], None], clock: Callable[[], float] = time.monotonic) -> None:
@@ -27,7 +27,7 @@ class Complaints:
         self._said: dict[tuple[str, str], float] = {}
 
     def say(self, who: str, why: str) -> None:
-        """Logs and records a complaint, unless it was said a moment ago."""
+        """Logs and records a complaint, unless it was reported recently."""
         now = self._clock()
         said = self._said.pop((who, why), None)
         if said is not None and now - said < AGAIN_S:

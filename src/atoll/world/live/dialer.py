@@ -1,6 +1,6 @@
-"""Dialers: a node's attempts to reach its peers straight.
+"""Dialers try to connect a node to its peers directly.
 
-While a peer is wanted and not reached, an attempt begins every half second, whatever became of those before it.
+While there is no direct connection, a new attempt begins every half second, even if earlier ones are still pending.
 """
 
 import asyncio
@@ -25,13 +25,13 @@ log = logging.getLogger("atoll")
 
 DIAL_EVERY_S = 0.5
 ATTEMPTS = 6
-"""At one time, for one lane of one peer."""
+"""The limit of concurrent attempts for one lane of one peer."""
 REFUSED_S = 5.0
-"""An address where somebody answers who is not of this run is left alone for so long."""
+"""If a process of another run answers at an address, the address is not dialled for this time."""
 
 
 class Dialing(Protocol):
-    """What a dialer asks of its node's host."""
+    """The part of the host that a dialer uses."""
 
     name: str
     addresses: dict[str, list[Address]]
@@ -49,18 +49,18 @@ class Dialer:
     """Dials a node's peers.
 
     Args:
-        host: the node's.
-        context: how to use TLS; `None`: not at all.
+        host: the node's host.
+        context: the TLS context; `None`: no encryption.
     """
 
     def __init__(self, host: Dialing, context: ssl.SSLContext | None) -> None:
         self._host = host
         self._context = context
         self._left_alone: dict[tuple[str, Address], float] = {}
-        """Addresses of peers where strangers answer, and until when they are not dialled."""
+        """Addresses where another process answers, each with the time until which it is not dialled."""
 
     async def keep(self, session: Session, lane: Lane) -> None:
-        """Tries to reach a peer straight, again and again."""
+        """Keeps trying to connect to a peer directly."""
         attempts: set[asyncio.Task[None]] = set()
         while True:
             changed = session.changed
@@ -111,7 +111,7 @@ class Dialer:
             self._host.refused(session.name, f"at {address[0]}:{address[1]}: {error}")
             self._left_alone[session.name, address] = time.monotonic() + REFUSED_S
             _close(carrier, sock)
-        except (OSError, TimeoutError, ValueError, OverflowError) as error:  # an address may be none to the system
+        except (OSError, TimeoutError, ValueError, OverflowError) as error:  # the system may reject an address
             log.debug("%s at %s:%d is not reached: %s", session.name, *address, error or "too slow")
             _close(carrier, sock)
         except asyncio.CancelledError:

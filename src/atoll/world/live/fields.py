@@ -1,4 +1,4 @@
-"""Fields: what a peer says, read by type and within bounds before anything is done with it."""
+"""Fields: the type and the bounds of each value that a peer sends are checked before it is used."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,19 +10,19 @@ __all__ = ["LARGEST_HOST", "MOST_ADDRESSES", "Fields", "parse_addresses", "print
 
 MOST_ADDRESSES = 8
 LARGEST_HOST = 253
-"""Characters, as in DNS."""
+"""In characters, as in DNS."""
 LONGEST_S = 1e9
-"""The longest time that a peer may speak of."""
+"""The longest time that a peer may report."""
 _SAID = 64
-"""How much of a wrong value an error repeats."""
+"""An error message quotes this many characters of a wrong value."""
 
 
 class Fields:
-    """The fields of a control frame.  Each is read by a method that knows its type and its bounds.
+    """The fields of a control frame.  Each method checks a type and its bounds.
 
     Args:
-        found: what the frame holds.
-        what: the frame's kind, for errors.
+        found: the content of the frame.
+        what: the kind of frame, for error messages.
     """
 
     def __init__(self, found: Mapping[str, Any], what: str) -> None:
@@ -45,7 +45,7 @@ class Fields:
         return self._number(key, self._found.get(key), most)
 
     def numbers(self, key: str, *, most: float = LONGEST_S) -> dict[str, float]:
-        """A number for each name."""
+        """Returns a number for each name."""
         return {name: self._number(key, value, most) for name, value in self.table(key).items()}
 
     def table(self, key: str) -> dict[str, Any]:
@@ -58,7 +58,7 @@ class Fields:
         return parse_addresses(self._found.get(key), f"{self._what}: {key}")
 
     def _number(self, key: str, value: Any, most: float) -> float:
-        if type(value) not in (int, float) or not 0 <= value <= most:  # neither is NaN
+        if type(value) not in (int, float) or not 0 <= value <= most:  # rejects NaN too
             raise self._wrong(key, f"a number from 0 to {most:g}", value)
         return float(value)
 
@@ -68,7 +68,7 @@ class Fields:
 
 
 def parse_addresses(found: Any, what: str) -> list[Address]:
-    """Where a peer says that a node listens: `[[host, port], …]`, of which the first few count."""
+    """Reads the addresses of a node from a peer: `[[host, port], …]`; only the first few are used."""
     if not isinstance(found, list):
         raise FrameError(f"{what}: expected a list of addresses, not {printable(repr(found), _SAID)}")
     addresses = []
@@ -87,6 +87,6 @@ def _is_plain(host: str) -> bool:
 
 
 def printable(text: str, most: int) -> str:
-    """A peer's text for a log line: on one line, and not too long."""
+    """Makes a peer's text safe for a log line: one line, and not too long."""
     plain = "".join(c if c.isprintable() else "?" for c in text[: most + 1])
     return plain if len(plain) <= most else plain[:most] + "…"

@@ -1,9 +1,9 @@
-"""Frames: what goes over a connection.
+"""Frames are the units that nodes send over a connection.
 
-A frame is a head of 28 bytes and a payload.  The head says the version, what kind of frame it is, how long its payload
-is, two numbers whose meaning depends on the kind, and a checksum of the head, and of the payload too unless the
-connection is encrypted, which checks it better.  A head is refused before anything is read after it, or made room for,
-if its length is more than its kind may have.  Nothing is ever unpickled.
+A frame is a head of 28 bytes and a payload.  The head holds the version, the kind of frame, the length of the payload,
+two numbers whose meaning depends on the kind, and a checksum.  The checksum covers the head; it covers the payload too
+unless the connection is encrypted, since TLS checks it better.  A head whose length exceeds the limit of its kind is
+refused before memory is allocated or more is read.  Nothing is ever unpickled.
 """
 
 import enum
@@ -38,57 +38,57 @@ _HEAD = struct.Struct("!2sBBIQQI")
 _OPENING = struct.Struct("!HIQ")
 HEAD_BYTES = _HEAD.size
 CHUNK_BYTES = 1 << 22
-"""The most of a message's body that one frame carries."""
+"""The most bytes of a message's body in one frame."""
 LARGEST_CHANNEL = 1 << 10
 SMALL_BYTES = 1 << 18
 LARGEST_REASON = 200
-"""How much of a reason for a refusal is repeated."""
+"""The reason for a refusal is cut to this many characters."""
 LARGEST_HEAD = 1 << 20
 LARGEST_MESSAGE = 1 << 34
 """The most bytes that a message's body may have."""
 
 
 class Kind(enum.IntEnum):
-    """What a frame is."""
+    """The kind of a frame."""
 
     HELLO = 1
-    """Who dials, and what it has received."""
+    """The first frame of the node that dials: its name, and how much it has received."""
     WELCOME = 2
-    """The answer to it."""
+    """Accepts a HELLO."""
     REFUSE = 3
-    """The other answer, with the reason."""
+    """Rejects a HELLO or a JOIN, with the reason."""
     BEAT = 4
-    """I am here."""
+    """A heartbeat."""
     ECHO = 5
-    """So am I."""
+    """The answer to a heartbeat."""
     OPEN = 6
-    """A message begins: its channel, head and length, and what fits of its body."""
+    """Starts a message: its channel, head and length, and the first part of its body."""
     PART = 7
-    """More of it."""
+    """The next part of the body."""
     VOID = 8
-    """The rest of it will not come."""
+    """The rest of the message is cancelled."""
     ACK = 9
-    """How far I am."""
+    """The receiver's position."""
     NEWS = 10
-    """Whom I reach, and where nodes are."""
+    """The nodes that the sender reaches, and the addresses of nodes."""
     RELAY = 11
-    """A frame for somebody else."""
+    """Carries a frame for another node."""
     LOST = 12
     """Relay route closed."""
     BYE = 13
-    """I am leaving."""
+    """The sender leaves."""
     JOIN = 14
-    """Who wants to take part, and has no name yet."""
+    """Asks for a seat; the sender has no name yet."""
     SEAT = 15
-    """The answer: a name, and what the run is about."""
+    """The answer to JOIN: a name, and the description of the run."""
     PROBE = 16
-    """What do you know of everybody's links?"""
+    """Asks for the known measurements of all links."""
     REPORT = 17
-    """The answer."""
+    """The answer to PROBE."""
 
 
 _SPARE = 1 << 10
-"""For what a frame around another one adds."""
+"""Extra bytes that a RELAY frame adds to the frame inside it."""
 LARGEST = {
     Kind.HELLO: 1 << 16,
     Kind.WELCOME: 1 << 16,
@@ -113,7 +113,7 @@ LARGEST = {
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What a frame says before its payload."""
+    """The fixed part of a frame before its payload."""
 
     kind: Kind
     size: int
@@ -122,13 +122,13 @@ class Head:
     checksum: int = 0
 
     def check(self, payload: Sequence[Buffer], *, encrypted: bool) -> None:
-        """Refuses a payload that is not what was sent."""
+        """Raises `FrameError` if the checksum does not match."""
         if _checksum(self.kind, self.size, self.number, self.offset, payload, encrypted=encrypted) != self.checksum:
             raise FrameError(f"the checksum of a frame of kind {self.kind.name} is wrong")
 
 
 def head_of(kind: Kind, number: int, offset: int, payload: Sequence[Buffer], *, encrypted: bool) -> bytes:
-    """The head of a frame."""
+    """Packs the head of a frame."""
     size = sum(memoryview(part).nbytes for part in payload)
     if size > LARGEST[kind]:
         raise FrameError(f"a frame of kind {kind.name} with {size} bytes: at most {LARGEST[kind]}")
@@ -145,7 +145,7 @@ def _checksum(kind: Kind, size: int, number: int, offset: int, payload: Sequence
 
 
 def parse_head(data: Buffer) -> Head:
-    """Reads a head, or says what is wrong with it."""
+    """Reads a head; raises `FrameError` if it is malformed."""
     if len(data) != HEAD_BYTES:
         raise FrameError(f"a head of {len(data)} bytes: expected {HEAD_BYTES}")
     magic, version, kind, size, number, offset, checksum = _HEAD.unpack(data)
@@ -164,7 +164,7 @@ def parse_head(data: Buffer) -> Head:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What the first frame of a message says."""
+    """The start of a message, in its first frame."""
 
     channel: str
     head: bytes
@@ -181,7 +181,7 @@ class Opening:
 
 
 def parse_opening(payload: memoryview) -> tuple[Opening, memoryview]:
-    """What the first frame of a message says, and the part of the body that it carries."""
+    """Reads the start of a message; returns it, and the part of the body in the same frame."""
     if len(payload) < _OPENING.size:
         raise FrameError(f"a message that opens with {len(payload)} bytes")
     channel, head, body = _OPENING.unpack(payload[: _OPENING.size])
@@ -198,12 +198,12 @@ def parse_opening(payload: memoryview) -> tuple[Opening, memoryview]:
 
 
 def room(size: int) -> memoryview:
-    """Room for what is received, in memory that is used again.  Fresh memory takes room only as it is filled: a length
-    that is announced costs nothing.
+    """Allocates a receive buffer from reusable memory.  The system commits fresh memory only when it is written, so a
+    large announced length alone costs nothing.
     """
     if size < SMALL_BYTES:
         return memoryview(bytearray(size))
-    # Not before there is something large to receive: numpy starts threads, and who has any gets no user namespace.
+    # Imported late: numpy starts threads, and a process with threads cannot create a user namespace.
     from atoll.memory import empty_bytes  # noqa: PLC0415
 
     try:
@@ -213,7 +213,7 @@ def room(size: int) -> memoryview:
 
 
 def parse_json(payload: Buffer) -> dict[str, Any]:
-    """A payload that is a JSON object."""
+    """Reads a payload that is a JSON object."""
     try:
         found = json.loads(bytes(payload), parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
@@ -224,7 +224,7 @@ def parse_json(payload: Buffer) -> dict[str, Any]:
 
 
 def read_reason(payload: Buffer) -> str:
-    """The reason that a REFUSE frame gives."""
+    """Reads the reason in a REFUSE frame."""
     text = bytes(payload).decode(errors="replace")
     return "".join(c if c.isprintable() else "?" for c in text)[:LARGEST_REASON]
 

@@ -1,4 +1,4 @@
-"""Hello: what two nodes say to each other before anything else."""
+"""Hello: the first frames that two nodes exchange."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,16 +12,16 @@ from atoll.world.live.queues import Position
 __all__ = ["HANDSHAKE_S", "LARGEST_LIFE", "LATER_S", "Hello"]
 
 HANDSHAKE_S = 5.0
-"""How long it may take until two have said hello."""
+"""The time limit for a handshake."""
 LATER_S = 0.3
-"""Of two nodes the one whose name comes second begins so much later."""
+"""Of two nodes, the one whose name comes second waits this long before it dials."""
 LARGEST_LIFE = 1 << 53
 LARGEST_POSITION = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """What a node says when it dials, and is answered with."""
+    """The content of HELLO and WELCOME frames."""
 
     run: str
     name: str
@@ -29,11 +29,11 @@ class Hello:
     """The node's key."""
     lane: Lane
     life: int
-    """Which process of the node this is."""
+    """Identifies the process of the node; a restart changes it."""
     your_life: int
-    """Which process of the other node it has met; 0: none."""
+    """The life of the other node's process that it has met; 0: it has met none."""
     have: Position
-    """How far it is with what that process has sent."""
+    """How much it has received from that process."""
     listen: list[Address]
 
     @classmethod
@@ -59,5 +59,5 @@ class Hello:
         )
 
     def position_for(self, life: int) -> Position:
-        """How far the peer is with what this life of the node has sent."""
+        """Returns how much the peer has received from this life of the node."""
         return self.have if self.your_life == life else (0, 0)

@@ -1,7 +1,7 @@
-"""Hosts: a node's end of all its links.  Listens, dials, finds ways around, and keeps one session with every peer.
+"""Hosts: a node's end of all its links.  A host listens, dials, finds relay routes, and keeps a session with each peer.
 
-Either of two nodes may dial the other; if both do, the connection of the one whose name comes first counts.  While a
-peer is wanted and not reached, an attempt begins every half second, whatever became of those before it.
+Either of two nodes may dial the other.  If both do, they keep the connection of the node whose name comes first.  While
+there is no direct connection, a new attempt begins every half second, even if earlier ones are still pending.
 """
 
 import asyncio
@@ -36,15 +36,15 @@ log = logging.getLogger("atoll")
 
 NEWS_EVERY_S = 1.0
 AGAIN_S = 1.0
-"""What has failed without a reason that is known of begins again after so long."""
+"""A background task that fails with an unexpected error restarts after this time."""
 TAKEN = "the name is in use by another key"
 CONFLICT_S = 2.0
-"""How long a refusal counts; an attempt is made every half second."""
+"""How long a refusal is remembered; an attempt is made every half second."""
 
 
 def best_congestion() -> str:
-    """BBR where the system lets a user have it: it does not take every lost packet for a full link.  Else the system's
-    own, which is the empty string.
+    """Returns BBR if the system permits it: BBR does not treat every lost packet as congestion.  Otherwise returns the
+    empty string, which selects the system's default.
     """
     with socket.socket() as sock:
         try:
@@ -58,15 +58,15 @@ class Host:
     """A node's end of all its links.
 
     Args:
-        name: the node's.
-        names: of all nodes that there may be.
+        name: the node's name.
+        names: the names of all seats.
         invitation: the run's secret.
         identity: the node's key.
-        deliver: gets every message, with the session that it came by and when it began to come.
+        deliver: is called with every message, its session, and the time when its first bytes arrived.
         encrypted: whether to use TLS.
-        congestion: which congestion control TCP is to use; the system's own if it is empty.
-        on_reach: called when a peer begins or ceases to be reachable.
-        on_refused: called when something was refused, with who sent it and why.
+        congestion: the TCP congestion control; empty: the system's default.
+        on_reach: is called when a peer becomes reachable or unreachable.
+        on_refused: is called with the sender and the reason when something was refused.
     """
 
     def __init__(
@@ -92,12 +92,12 @@ class Host:
         self.life = int.from_bytes(os.urandom(6), "big") + 1
         self.sessions = {each: Session(each, host=self) for each in names if each != name}
         self.addresses: dict[str, list[Address]] = {}
-        """Where peers listen, as far as is known."""
+        """The known addresses at which peers listen."""
         self.registry = Registry(self)
         self.age: Callable[[], float] = lambda: 0.0
         """How old the run is."""
         self.step_s = 0.0
-        """How long a training step of this node takes, for who plans with it."""
+        """How long a training step of this node takes; other nodes use it for planning."""
         self._conflict = "", 0.0
         self.own_addresses: list[Address] = []
         self.sent_bytes = 0
@@ -105,7 +105,7 @@ class Host:
         self._tasks: set[asyncio.Task[Any]] = set()
         self.listener = Listener(self, identity.context(server=True) if encrypted else None)
         self.change = asyncio.Event()
-        """Set, and another one made, when a way to somebody has come or gone."""
+        """Set, and replaced by a new event, when a route to a peer appears or disappears."""
         dialer = Dialer(self, identity.context(server=False) if encrypted else None)
         for session in self.sessions.values():
             self.keep(partial(dialer.keep, session, Lane.CONTROL), f"dialling {session.name}")
@@ -120,7 +120,7 @@ class Host:
         return task
 
     def keep(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
-        """Has something done until the end, whatever goes wrong on the way."""
+        """Runs a task until the host closes, and restarts it after errors."""
 
         async def keep() -> None:
             while True:
@@ -132,7 +132,7 @@ class Host:
 
         self.spawn(keep(), name)
 
-    # What sessions ask ---
+    # Called by sessions ---
 
     def count(self, size: int) -> None:
         self.sent_bytes += size
@@ -141,18 +141,18 @@ class Host:
         self._deliver(message, session, since)
 
     def refused(self, who: str, why: str) -> None:
-        """What somebody sent was refused."""
+        """Reports that something a peer sent was refused."""
         self._complaints.say(who, why)
 
     def refused_by(self, session: Session, why: str) -> None:
-        """A peer does not want a connection with this node."""
+        """A peer refuses a connection with this node."""
         log.debug("%s does not want a connection: %s", session.name, why)
         if why in (TAKEN, KEY_IN_USE):
             self._conflict = f"{session.name} says: {why}", time.monotonic()
 
     @property
     def conflict(self) -> str:
-        """Why others will not have this node, if its name or its key is in use."""
+        """Why peers refuse this node, if its name or its key is in use; else empty."""
         why, at = self._conflict
         return why if time.monotonic() - at < CONFLICT_S else ""
 
@@ -165,23 +165,23 @@ class Host:
         self.change = asyncio.Event()
 
     async def wait_straight(self, name: str, lane: Lane) -> None:
-        """Returns when a lane goes straight to a peer."""
+        """Returns when a lane has a direct connection to a peer."""
         while self.sessions[name].direct(lane) is None:
             await self.change.wait()
 
     async def wait_for_change(self) -> None:
-        """Returns when a way to somebody has come or gone."""
+        """Returns when a route to a peer appears or disappears."""
         await self.change.wait()
 
-    # Who dials ---
+    # Incoming connections ---
 
     def pin(self, sock: socket.socket) -> None:
-        """Has a socket use the congestion control that was chosen."""
+        """Sets the chosen congestion control on a socket."""
         if self._congestion:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, self._congestion.encode())
 
     async def welcome(self, carrier: Carrier, identity: str | None) -> bool:
-        """Answers who dials; whether it is let in."""
+        """Answers an incoming connection; returns whether it is accepted."""
         head, payload = await carrier.receive()
         if head.kind in (Kind.JOIN, Kind.PROBE) and carrier.via is None:
             await self.registry.answer(carrier, head.kind, parse_json(payload), identity)
@@ -207,7 +207,7 @@ class Host:
         return True
 
     def _why_not(self, session: Session, carrier: Carrier, hello: Hello) -> str:
-        """Why a connection is not wanted."""
+        """Returns why a connection is refused; empty if it is accepted."""
         now = session.carrier(hello.lane)
         holder = self._holder(session, hello)
         if holder:
@@ -226,7 +226,7 @@ class Host:
         return ""
 
     def _holder(self, session: Session, hello: Hello) -> str:
-        """Why a node cannot be met, if another process has its place: who is here stays, until it is silent."""
+        """Returns why a node is refused if another process has its seat: that one keeps it until it is unreachable."""
         if not session.reachable:
             return ""
         if session.id is not None and session.id != hello.id:
@@ -252,10 +252,10 @@ class Host:
         }
         return json.dumps(found).encode()
 
-    # What dialling needs ---
+    # Outgoing connections ---
 
     async def introduce(self, session: Session, carrier: Carrier, identity: str | None) -> bool:
-        """Says hello over a carrier; whether it is used."""
+        """Sends HELLO over a carrier; returns whether the carrier is used."""
         await carrier.send(Kind.HELLO, payload=[self._hello(session, carrier.lane)])
         head, payload = await carrier.receive()
         if head.kind is Kind.REFUSE:
@@ -272,7 +272,7 @@ class Host:
             return False
         now = session.carrier(carrier.lane)
         if now and now.via is None and not (now.dialled or self.name < session.name):
-            return False  # the peer's own connection came first, and counts
+            return False  # the peer's own connection came first, and is kept
         self._meet(session, hello)
         session.attach(carrier, hello.position_for(self.life))
         return True
@@ -280,7 +280,7 @@ class Host:
     # News ---
 
     async def _keep_telling(self) -> None:
-        """Tells everybody whom this node reaches straight and where nodes are: when that changes, and now and then."""
+        """Sends NEWS to all direct peers, on every change and once a second: direct peers, and the addresses of nodes."""
         while True:
             change = self.change
             reaches = {
@@ -298,7 +298,7 @@ class Host:
                     await change.wait()
 
     def news(self, session: Session, found: dict[str, Any]) -> None:
-        """A peer has told whom it reaches and where nodes listen."""
+        """Handles a NEWS frame: which nodes a peer reaches, and where nodes listen."""
         news = News.parse(found, self.sessions)
         session.links, session.step_s = news.links, news.step_s
         before, session.reaches = session.reaches, news.reaches
@@ -314,7 +314,7 @@ class Host:
             self.change = asyncio.Event()
 
     def links(self) -> dict[str, dict[str, float]]:
-        """What this node has measured of its own links."""
+        """Returns the measurements of this node's own links."""
         return {
             name: {"round_trip_s": round(session.least_round_trip_s, 6), "rate": round(session.rate)}
             for name, session in self.sessions.items()
@@ -324,7 +324,7 @@ class Host:
     # The end ---
 
     async def flush(self, seconds: float) -> None:
-        """Waits until all that was sent to those who are reached has arrived, but not for longer."""
+        """Waits until reachable peers have acknowledged all messages, for `seconds` at most."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await asyncio.gather(*(session.flushed() for session in self.sessions.values()))
