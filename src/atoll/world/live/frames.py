@@ -56,7 +56,7 @@ class Kind(enum.IntEnum):
     WELCOME = 2
     """Accepts a HELLO."""
     REFUSE = 3
-    """Rejects a HELLO or a JOIN, with the reason."""
+    """Rejects a connection or a JOIN, with the reason."""
     BEAT = 4
     """A heartbeat."""
     ECHO = 5

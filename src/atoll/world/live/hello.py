@@ -14,7 +14,7 @@ __all__ = ["HANDSHAKE_S", "LARGEST_LIFE", "LATER_S", "Hello"]
 HANDSHAKE_S = 5.0
 """The time limit for a handshake."""
 LATER_S = 0.3
-"""Of two nodes, the one whose name comes second waits this long before it dials."""
+"""Of two nodes, the one whose name comes second waits this long before it connects."""
 LARGEST_LIFE = 1 << 53
 LARGEST_POSITION = (1 << 63) - 1
 

@@ -280,7 +280,7 @@ class Host:
     # News ---
 
     async def _keep_telling(self) -> None:
-        """Sends NEWS to all direct peers, on every change and once a second: direct peers, and the addresses of nodes."""
+        """Sends NEWS to direct peers, after each change and once a second: the direct peers, and known addresses."""
         while True:
             change = self.change
             reaches = {

@@ -1,4 +1,4 @@
-"""Guests: who has an invitation and is no node yet.  Asks for a seat, or what is known of everybody's links."""
+"""Guests have an invitation and are not nodes yet.  A guest asks for a seat, or for a report about all links."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ NEXT_S = 1.0
 
 @dataclass(frozen=True)
 class Seat:
-    """A place in a run: a name, what the run is about, and where others are."""
+    """A place in a run: a name, the description of the run, and the addresses of other nodes."""
 
     name: str
     card: dict[str, Any]
@@ -35,20 +35,20 @@ class Seat:
 
 
 class Refused(InvitationError):
-    """A node of the run has answered, and said no."""
+    """A node of the run answered and refused."""
 
 
 async def ask_for_seat(invitation: Invitation, identity: Identity, wanted: str = "") -> Seat:
-    """Asks those whom the invitation names for a seat, if need be all of them.
+    """Asks the addresses in the invitation for a seat, all of them if necessary.
 
     Args:
         invitation: to the run.
         identity: this machine's key.
-        wanted: the seat that it had, if it had one.
+        wanted: the seat that it had before, if any.
 
     Raises:
-        Refused: somebody has answered, and gives no seat.
-        InvitationError: nobody has answered.
+        Refused: a node answered, and no node gave a seat.
+        InvitationError: no node answered.
     """
     found = await _ask(invitation, identity, Kind.JOIN, Kind.SEAT, wanted)
     try:
@@ -61,15 +61,15 @@ async def ask_for_seat(invitation: Invitation, identity: Identity, wanted: str =
 
 
 async def ask_for_report(invitation: Invitation, identity: Identity) -> dict[str, Any]:
-    """What is known of everybody's links."""
+    """Returns the known measurements of all links."""
     return await _ask(invitation, identity, Kind.PROBE, Kind.REPORT)
 
 
 async def _ask(
     invitation: Invitation, identity: Identity, kind: Kind, expected: Kind, wanted: str = ""
 ) -> dict[str, Any]:
-    """The first answer that somebody gives.  Addresses are tried in turn, each a moment after the one before it, which
-    may still answer.
+    """Returns the first answer.  Addresses are tried in turn, each a moment after the one before it; earlier ones may
+    still answer.
     """
     asked = {"run": invitation.run_id, "id": identity.id, **({"seat": wanted} if wanted else {})}
     asking: dict[asyncio.Task[dict[str, Any]], Address] = {}
@@ -89,7 +89,7 @@ async def _ask(
                 try:
                     return task.result()
                 except Refused as error:
-                    if KEY_IN_USE in str(error):  # others may not have met who has it
+                    if KEY_IN_USE in str(error):  # other nodes may not have met the process that uses it
                         raise
                     refused = error
                 except (OSError, TimeoutError, ValueError, OverflowError, FrameError) as error:

@@ -1,4 +1,4 @@
-"""Journals: the trace of a node over real links.  No file is overwritten, and a full disk does not end the node."""
+"""Journals write the trace of a live node.  No file is overwritten, and a full disk does not stop the node."""
 
 import errno
 import logging
@@ -14,23 +14,23 @@ __all__ = ["Journal"]
 log = logging.getLogger("atoll")
 
 FLUSH_EVERY = 200
-"""Events; the node flushes several times a second besides."""
+"""The number of events; the node also flushes several times a second."""
 ROOM_BYTES = 1 << 15
-"""How much a disk that was full must have room for before anything is written to it again."""
+"""After the disk was full, this much free space is required before the journal writes again."""
 
 
 class Journal:
     """Writes a node's events to a new file; a context manager.
 
-    What cannot be written (the disk is full, a folder has gone) is dropped and counted, and tried again with the next
-    flush.  The file always ends with a whole line, so that it can be read whatever happens.
+    If a write fails (the disk is full, the folder was deleted), events are dropped and counted, and the next flush tries
+    to write again.  The file always ends with a complete line, so it can always be read.
 
     Args:
-        path: the file; `node.2.jsonl`, `node.3.jsonl`, … beside it if it is there already.  `None`: nothing is kept.
-        node: whose trace it is.
+        path: the file; `node.2.jsonl`, `node.3.jsonl`, … beside it if it exists already.  `None`: nothing is written.
+        node: the name of the node.
 
     Raises:
-        TraceError: no file can be made there.
+        TraceError: no file can be created there.
     """
 
     def __init__(self, path: Path | None, node: str) -> None:
@@ -38,12 +38,12 @@ class Journal:
         self._node = node
         self._file: int | None = None
         self._end = 0
-        """Where the next line goes; what is behind it is half a line at most."""
+        """The offset of the next line; at most an incomplete line follows it."""
         self._lines = [encode_header()]
         self._at = 0.0
         """When the last event happened."""
         self._since: float | None = None
-        """When the first event happened that is not in the file."""
+        """When the first event that is not in the file happened."""
         self._lost = 0
         self._is_failing = False
         if path is not None:
@@ -56,7 +56,7 @@ class Journal:
         self._at = event.at
         if self._since is None:
             self._since = event.at
-        if self._is_failing:  # nothing is kept for later: the disk may be full for days
+        if self._is_failing:  # nothing is buffered: the disk may be full for days
             self._lost += 1
             return
         self._lines.append(encode_event(event))
@@ -85,7 +85,7 @@ class Journal:
             self._is_failing, self._lost = False, 0
 
     def _write(self, lines: bytes, room: int) -> None:
-        """Writes lines, if there is room for so much behind them."""
+        """Writes lines, if there is space for them and for `room` more bytes."""
         assert self._file is not None
         written, data = 0, lines + b" " * room
         while written < len(data):
@@ -111,7 +111,7 @@ class Journal:
             self._lines = []
         try:
             os.ftruncate(self._file, self._end)
-        except OSError as why:  # what is there is overwritten later
+        except OSError as why:  # the next write overwrites the rest
             log.debug("%s cannot be cut: %s", self.path, why)
 
     def close(self) -> None:
@@ -131,7 +131,7 @@ class Journal:
 
 
 def _make(path: Path) -> tuple[Path, int]:
-    """A file that was not there before."""
+    """Creates a new file, with a number in its name if needed."""
     number, place = 1, path
     while True:
         try:

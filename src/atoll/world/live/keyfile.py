@@ -1,8 +1,8 @@
-"""Key files: a node's key, held by one process at a time, and beside it the run that the node takes part in.
+"""Key files: a node's key, which one process uses at a time, and a file beside it about the node's run.
 
-A run lives as long as somebody knows its secret.  A node with a key file remembers the run in `FILE.run`: the secret,
-what the run is about, its own seat, and who else was there and where.  So any node can come back to its run, also one
-that the others have to wait for because only it can be dialled.
+A run exists as long as some node knows its secret.  A node with a key file saves the run in `FILE.run`: the secret, the
+description of the run, its own seat, and the keys and addresses of its peers.  So any node can rejoin its run, even a
+node that the others wait for because it is the only one that can be dialled.
 """
 
 import contextlib
@@ -28,15 +28,15 @@ log = logging.getLogger("atoll")
 
 FORMAT = 1
 _held: set[int] = set()
-"""Descriptors of key files that this process holds."""
+"""File descriptors of the key files that this process holds."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class KnownPeer:
-    """What is remembered of another node."""
+    """The saved facts about another node."""
 
     id: str
-    """Its key; empty if that is not known."""
+    """Its key; empty if the key is unknown."""
     addresses: list[Address]
 
 
@@ -48,14 +48,14 @@ class Remembered:
     name: str
     """The node's seat."""
     card: dict[str, Any]
-    """What the run is about."""
+    """The description of the run."""
     began: float
     """When the run began, by this machine's clock."""
     peers: dict[str, KnownPeer] = field(default_factory=dict)
 
     @property
     def invitation(self) -> Invitation:
-        """To the run, by way of everybody who could be dialled."""
+        """An invitation to the run, with the addresses of all peers that could be dialled."""
         known = [address for peer in self.peers.values() for address in peer.addresses]
         return Invitation(self.secret, tuple(dict.fromkeys(known)))
 
@@ -77,7 +77,7 @@ class Remembered:
 
     @classmethod
     def parse(cls, content: bytes) -> "Remembered":
-        """Reads what `pack` gave; raises `FrameError`."""
+        """Reads the output of `pack`; raises `FrameError`."""
         found = parse_json(content)
         if found.get("atoll_run") != FORMAT:
             raise FrameError("it was not written by this version of Atoll")
@@ -110,7 +110,7 @@ class KeyFile:
     """A key file that this process holds, and the run file beside it.
 
     Args:
-        path: of the key.
+        path: the path of the key.
     """
 
     def __init__(self, path: Path) -> None:
@@ -120,7 +120,7 @@ class KeyFile:
         self._warned = False
 
     def recall(self) -> Remembered | None:
-        """The run that the node was in, if it was in any."""
+        """Returns the run that the node was in; `None` if there was no run."""
         try:
             content = self.run_path.read_bytes()
         except FileNotFoundError:
@@ -135,7 +135,7 @@ class KeyFile:
             ) from None
 
     def remember(self, run: Remembered) -> None:
-        """Keeps the run for a later process.  That it cannot be kept is said once, and ends nothing."""
+        """Saves the run for a later process.  A failure is logged once and does not stop the node."""
         content = run.pack()
         if content == self._written:
             return
@@ -151,7 +151,7 @@ class KeyFile:
 
 @contextlib.contextmanager
 def hold_key(path: Path | None) -> Iterator[KeyFile | None]:
-    """Holds a key file until the end of the block: no other process may use it meanwhile.
+    """Locks a key file until the end of the block, so that no other process uses it.
 
     Raises:
         InvitationError: another process has it, or it cannot be opened.
@@ -188,11 +188,11 @@ def _lock(held: int, path: Path) -> None:
             raise InvitationError(
                 f"key file {path}: another node on this machine uses it; name another file for this one"
             ) from None
-        log.debug("%s cannot be locked: %s", path, error)  # not every file system can
+        log.debug("%s cannot be locked: %s", path, error)  # not every file system supports locks
 
 
 def _let_go() -> None:
-    """A process that this one has forked does not hold its keys."""
+    """Closes the key files in a forked child, which must not hold its parent's keys."""
     for held in _held:
         with contextlib.suppress(OSError):
             os.close(held)
@@ -203,7 +203,7 @@ os.register_at_fork(after_in_child=_let_go)
 
 
 def _write_for_owner(path: Path, content: bytes) -> None:
-    """Writes a file that only its owner may read.  Readers find what was there before, or all of it."""
+    """Writes a file that only its owner may read.  The write is atomic: readers see the old content or the new."""
     beside = path.with_name(path.name + ".part")
     try:
         with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:

@@ -1,8 +1,8 @@
-"""Keys: who may take part in a run, and who is who.
+"""Keys decide which nodes may take part in a run, and identify each node.
 
-A run has a secret of 32 bytes, which its invitation carries.  From it everybody who has it derives the same authority,
-signs a certificate for a key pair of its own with it, and accepts nobody whose certificate it did not sign: both sides
-of every connection, TLS 1.3.  A node is its own key, whatever its address.
+A run has a secret of 32 bytes, which its invitation carries.  Every node derives the same certificate authority from
+the secret, and signs a certificate for its own key pair with it.  Both sides of every connection (TLS 1.3) accept only
+certificates of this authority.  A node's identity is its key, not its address.
 """
 
 import base64
@@ -37,7 +37,7 @@ _ALWAYS = dt.datetime(2000, 1, 1, tzinfo=dt.UTC), dt.datetime(2999, 1, 1, tzinfo
 
 @dataclass(frozen=True, slots=True)
 class Invitation:
-    """What a machine needs to take part: the run's secret, and where some of its nodes are."""
+    """All that a machine needs to join: the run's secret, and the addresses of some of its nodes."""
 
     secret: bytes
     addresses: tuple[Address, ...]
@@ -52,8 +52,8 @@ class Invitation:
 
     @classmethod
     def parse(cls, text: str) -> "Invitation":
-        """Reads what `str` gave."""
-        text = "".join(text.split())  # a mail program may have broken it
+        """Reads the output of `str`."""
+        text = "".join(text.split())  # a mail program may have inserted line breaks
         if not text.startswith(_PREFIX):
             raise InvitationError(f"an invitation begins with {_PREFIX!r}, and this with {text[:8]!r}")
         try:
@@ -69,15 +69,15 @@ class Invitation:
 
     @property
     def run_id(self) -> str:
-        """Which run it is, without saying its secret."""
+        """Identifies the run without revealing its secret."""
         return hashlib.blake2b(self.secret, digest_size=8, person=b"atoll run").hexdigest()
 
 
 class Identity:
-    """A node's key, and what it shows others."""
+    """A node's key, and the certificate that it shows to others."""
 
     def __init__(self, secret: bytes, key_file: Path | None = None) -> None:
-        """Loads the key from a file, or makes one, and a file if one is named."""
+        """Loads the key from a file.  If there is no key yet, creates one, and saves it if a file is named."""
         self._key = _load_or_make(key_file)
         self.id = _id_of(self._key.public_key())
         authority = Ed25519PrivateKey.from_private_bytes(
@@ -89,16 +89,16 @@ class Identity:
         self._own = _certificate(subject, issuer, self._key.public_key(), authority, serial=x509.random_serial_number())
 
     def context(self, *, server: bool) -> ssl.SSLContext:
-        """How to speak with nodes of this run, and with nobody else."""
+        """Returns a TLS context that accepts only nodes of this run."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
-        context.check_hostname = False  # a node is its key, not its address
+        context.check_hostname = False  # a node's identity is its key, not its address
         context.verify_mode = ssl.CERT_REQUIRED
         context.load_verify_locations(cadata=self._root.decode())
         if server:
             context.num_tickets = 0  # sessions are not resumed
         private = self._key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        with tempfile.NamedTemporaryFile(suffix=".pem") as file:  # readable by its owner alone
+        with tempfile.NamedTemporaryFile(suffix=".pem") as file:  # only its owner can read it
             file.write(private + self._own)
             file.flush()
             context.load_cert_chain(file.name)
@@ -127,7 +127,7 @@ def _load_or_make(path: Path | None) -> Ed25519PrivateKey:
 def _certificate(
     subject: x509.Name, issuer: x509.Name, key: Ed25519PublicKey, authority: Ed25519PrivateKey, serial: int
 ) -> bytes:
-    """As PEM."""
+    """Returns a certificate as PEM."""
     builder = x509.CertificateBuilder(
         issuer_name=issuer,
         subject_name=subject,
@@ -147,7 +147,7 @@ def _id_of(key: Ed25519PublicKey) -> str:
 
 
 def id_of_certificate(der: bytes) -> str:
-    """Whose certificate it is."""
+    """Returns the identity of the certificate's key."""
     try:
         key = x509.load_der_x509_certificate(der).public_key()
     except (ValueError, UnsupportedAlgorithm) as error:
@@ -158,7 +158,7 @@ def id_of_certificate(der: bytes) -> str:
 
 
 def parse_address(text: str, option: str) -> Address:
-    """What a user wrote for an address."""
+    """Reads an address that a user wrote."""
     host, colon, port = text.rpartition(":")
     if not colon or not port.isdecimal() or not 0 <= int(port) < 65536:
         raise InvitationError(f"{option}: expected HOST:PORT, not {text!r}")

@@ -1,4 +1,4 @@
-"""Listening: who dials is let in, or told why not, a few at a time."""
+"""Listening: accepts incoming connections, or refuses them with a reason; the number in a handshake is limited."""
 
 import asyncio
 import contextlib
@@ -21,11 +21,11 @@ __all__ = ["Listener"]
 log = logging.getLogger("atoll")
 
 MOST_STRANGERS = 64
-"""Connections that have not shown who they are, at one time; more have to wait to be accepted."""
+"""The limit of concurrent unauthenticated connections; others wait in the accept queue."""
 
 
 class Doorkeeping(Protocol):
-    """What a listener asks of its node's host."""
+    """The part of the host that a listener uses."""
 
     own_addresses: list[Address]
 
@@ -44,8 +44,8 @@ class Listener:
     """Accepts connections.
 
     Args:
-        host: the node's.
-        context: of TLS; `None`: in the clear.
+        host: the node's host.
+        context: the TLS context; `None`: no encryption.
     """
 
     def __init__(self, host: Doorkeeping, context: ssl.SSLContext | None) -> None:
@@ -54,10 +54,10 @@ class Listener:
         self._listening: list[socket.socket] = []
         self._strangers = asyncio.Semaphore(MOST_STRANGERS)
         self._knocking: set[socket.socket] = set()
-        """Who was accepted a moment ago."""
+        """Accepted sockets whose task has not started yet."""
 
     def listen_at(self, address: Address, public: Sequence[Address] = ()) -> None:
-        """Accepts connections at an address of this machine, and tells others to dial that, or `public`."""
+        """Accepts connections at an address of this machine, and announces it, or `public`, to other nodes."""
         host, port = address
         try:
             parse_addresses([list(each) for each in public], "--public")
@@ -72,9 +72,9 @@ class Listener:
         self._host.own_addresses = list(public) or [(_own_host(host), port)]
 
     def listen(self, sock: socket.socket) -> None:
-        """Accepts connections on a socket that is bound."""
+        """Accepts connections on a bound socket."""
         sock.settimeout(0)
-        self._host.pin(sock)  # who is accepted has it from here
+        self._host.pin(sock)  # accepted sockets inherit it
         sock.listen(256)
         self._listening.append(sock)
         self._host.keep(partial(self._accept, sock), "listening")
@@ -125,7 +125,7 @@ class Listener:
 
 
 async def _accepted(listening: socket.socket) -> socket.socket:
-    """The next connection.  asyncio's own `sock_accept` loses one that comes at the moment when it is cancelled."""
+    """Returns the next connection.  asyncio's own `sock_accept` can lose a connection when it is cancelled."""
     loop = asyncio.get_running_loop()
     while True:
         with contextlib.suppress(BlockingIOError):
@@ -139,12 +139,12 @@ async def _accepted(listening: socket.socket) -> socket.socket:
 
 
 def _own_host(host: str) -> str:
-    """By which name this machine may be dialled, as far as it can tell by itself."""
+    """Returns the host name at which other nodes may dial this machine; a guess for a wildcard address."""
     if host not in ("0.0.0.0", "::", ""):  # noqa: S104 - compared with, not bound to
         return host
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         try:
-            sock.connect(("192.0.2.1", 9))  # sends nothing: the system says which address it would use
+            sock.connect(("192.0.2.1", 9))  # sends nothing: the system selects the source address
             return str(sock.getsockname()[0])
         except OSError:
             return "127.0.0.1"

@@ -1,4 +1,4 @@
-"""News: what nodes tell each other now and then: whom they reach, where nodes listen, what their links are like."""
+"""News: nodes regularly exchange which nodes they reach, where nodes listen, and how fast their links are."""
 
 import dataclasses
 import json
@@ -16,25 +16,25 @@ LARGEST_RATE = 1e15
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class News:
-    """What one node tells the others."""
+    """The content of a NEWS frame."""
 
     reaches: dict[str, float]
-    """Whom it reaches straight, and the round trip there."""
+    """The nodes that it reaches directly, and the round-trip time to each."""
     addresses: dict[str, list[Address]]
-    """Where nodes listen, as far as it knows."""
+    """The addresses of nodes that it knows."""
     said: dict[str, list[Address]] = field(default_factory=dict)
-    """Where those whom it reaches straight have said that they listen: what anybody else knows is older."""
+    """The addresses that its direct peers announced themselves; these are newer than those of other sources."""
     step_s: float = 0.0
-    """How long a training step takes it."""
+    """How long its training step takes."""
     links: dict[str, dict[str, float]] = field(default_factory=dict)
-    """What it has measured of its links."""
+    """The measurements of its links."""
 
     def pack(self) -> bytes:
         return json.dumps(dataclasses.asdict(self)).encode()
 
     @classmethod
     def parse(cls, found: dict[str, Any], names: Collection[str]) -> "News":
-        """Reads what a peer has told.  What it says of nodes that the run does not have is left out."""
+        """Reads a NEWS frame.  Entries about nodes that are not in `names` are ignored."""
         fields = Fields(found, "NEWS frame")
         links = {}
         for name, link in fields.table("links").items():

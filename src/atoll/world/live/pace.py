@@ -1,8 +1,8 @@
-"""Pace: how much of a lane may be under way, so that the links are full and their queues are not.
+"""Pace limits the bytes in flight of a lane, so that the links are full and their queues are short.
 
-As in BBR (Cardwell et al., 2016) what counts is how fast bytes are delivered and how long a round trip takes when no
-queue stands: as much is under way as keeps a short queue standing, so that a link that gets faster is noticed, and one
-that others need too is not filled up.  It starts by doubling.
+As in BBR (Cardwell et al., 2016) the limit follows from the delivery rate and from the round-trip time without queues.
+It allows for a short standing queue: so a link that becomes faster is noticed, and a shared link is not congested.  The
+start-up phase doubles the window.
 """
 
 from collections import deque
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 __all__ = ["QUEUE_S", "Pace", "Sent"]
 
 QUEUE_S = 0.045
-"""How long queues may be, in time.  One lane alone keeps as much standing; where several share a link they find that it
-is longer, and each keeps less.
+"""The target length of a queue, in seconds.  A single lane keeps a queue of this length; if several lanes share a link,
+they measure a longer queue, and each reduces its part.
 """
 LEAST_QUEUE_S = 0.003
 LEAST_WINDOW = 1 << 16
@@ -26,25 +26,25 @@ PATIENCE = 3
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What was known when a chunk was sent."""
+    """The state when a chunk was sent."""
 
     size: int
     at: float
     delivered: int
     delivered_at: float
     limited: bool
-    """There was not enough to send: it says nothing about how fast links are, unless they were faster."""
+    """There was too little to send: the rate is then a lower bound, and counts only if it is higher than before."""
 
 
 class Pace:
-    """What was learned about a way from its acknowledgements."""
+    """Estimates a route's rate and round-trip time from acknowledgements."""
 
     def __init__(self, now: float) -> None:
         self.under_way = 0
         self.rate = 0.0
-        """Bytes a second."""
+        """In bytes per second."""
         self.round_trip_s = 0.0
-        """Without queues."""
+        """The round-trip time without queues."""
         self._delivered = 0
         self._delivered_at = now
         self._rates: deque[tuple[float, float]] = deque()
@@ -53,11 +53,11 @@ class Pace:
         self._stale = 0
         self._round_ends = 0
         self._queue_s = QUEUE_S
-        """How much of a queue this lane keeps standing."""
+        """The length of this lane's own part of the queue."""
 
     @property
     def window(self) -> int:
-        """How many bytes may be under way."""
+        """How many bytes may be in flight."""
         if not self.rate:
             return LEAST_WINDOW
         room = self.rate * (self.round_trip_s + self._queue_s)
@@ -65,7 +65,7 @@ class Pace:
 
     @property
     def chunk(self) -> int:
-        """How much to send in one frame."""
+        """How many bytes to send in one frame."""
         return min(MOST_CHUNK, max(LEAST_CHUNK, int(self.rate * CHUNK_S)))
 
     def send(self, size: int, now: float, *, limited: bool) -> Sent:
@@ -111,6 +111,6 @@ class Pace:
             self._queue_s = min(QUEUE_S, self._queue_s + 0.05 * QUEUE_S * part)
 
     def measure(self, seconds: float) -> None:
-        """A round trip took so long."""
+        """Records a measured round-trip time."""
         if seconds > 0:
             self.round_trip_s = min(self.round_trip_s or seconds, seconds)
