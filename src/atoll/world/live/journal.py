@@ -22,8 +22,8 @@ ROOM_BYTES = 1 << 15
 class Journal:
     """Writes a node's events to a new file; a context manager.
 
-    If a write fails (the disk is full, the folder was deleted), events are dropped and counted, and the next flush tries
-    to write again.  The file always ends with a complete line, so it can always be read.
+    If a write fails (the disk is full, the folder was deleted), events are dropped and counted, and the next flush
+    tries to write again.  The file always ends with a complete line, so it can always be read.
 
     Args:
         path: the file; `node.2.jsonl`, `node.3.jsonl`, … beside it if it exists already.  `None`: nothing is written.

@@ -1,8 +1,8 @@
 """Pace limits the bytes in flight of a lane, so that the links are full and their queues are short.
 
 As in BBR (Cardwell et al., 2016) the limit follows from the delivery rate and from the round-trip time without queues.
-It allows for a short standing queue: so a link that becomes faster is noticed, and a shared link is not congested.  The
-start-up phase doubles the window.
+It allows a short standing queue: a link that becomes faster is noticed, and a shared link is not congested.  The window
+starts by doubling.
 """
 
 from collections import deque

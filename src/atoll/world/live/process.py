@@ -1,9 +1,9 @@
 """A process that is one node: `python -m atoll.world.live.process FILE`.
 
-The file says who it is, where the others are, and which program to run: `module:function`, a function of a world and of
-settings that returns a coroutine; what it does before that is done before the run begins.  The process says `ready`
-when it is connected, is told when the run begins, and leaves what the program returned beside its trace.  SIGTERM ends
-the program; the node then leaves as one should.
+The file holds the node's name, the addresses of its peers, and the program to run: `module:function`, a function of a
+world and of settings that returns a coroutine.  The function is called before the run begins.  The process prints
+`ready` when it is connected, reads the start time from stdin, and writes the program's result beside its trace.
+SIGTERM cancels the program; the node then leaves the run in order.
 """
 
 import asyncio
@@ -30,29 +30,29 @@ CONNECT_S = 30.0
 
 @dataclass(frozen=True, kw_only=True)
 class NodeFile:
-    """What a node process is told."""
+    """The input of a node process."""
 
     name: str
     names: tuple[str, ...]
     secret: str
     listen: Address
     addresses: dict[str, Address]
-    """Where the others are."""
+    """The addresses of its peers."""
     announces: bool = True
-    """Whether it tells others where it listens."""
+    """Whether it announces its address to other nodes."""
     program: str
     settings: dict[str, Any] = field(default_factory=dict)
     folder: str
-    """Where its trace, its key and its result go."""
+    """The folder for its trace, its key and its result."""
     seed: int = 0
     step_s: float = 0.0
     encrypted: bool = True
     congestion: str = ""
-    """Which congestion control TCP is to use; the system's own if it is empty."""
+    """The TCP congestion control; empty: the system's default."""
     begin_at: float | None = None
-    """When the run began; `None`: this node is told."""
+    """When the run began; `None`: the node reads it from stdin."""
     life: int = 0
-    """How often it has begun anew."""
+    """How often it has restarted."""
 
     def write(self, path: Path) -> None:
         path.write_text(json.dumps(asdict(self)))
@@ -76,7 +76,7 @@ class NodeFile:
 
 @contextlib.asynccontextmanager
 async def open_world(file: NodeFile) -> AsyncIterator[tuple[LiveWorld, Callable[[], Awaitable[None]]]]:
-    """The world of a node file, and what returns when the run has begun."""
+    """Yields the world of a node file, and a function that waits until the run has begun."""
     invitation = Invitation(bytes.fromhex(file.secret), ())
     identity = Identity(invitation.secret, Path(file.folder) / f"node.{file.name}.key")
     anew = file.begin_at is not None
@@ -103,7 +103,7 @@ async def open_world(file: NodeFile) -> AsyncIterator[tuple[LiveWorld, Callable[
             if anew:
                 return
             await _wait_for_all(world)
-            print("ready", flush=True)  # noqa: T201 - to who started this process
+            print("ready", flush=True)  # noqa: T201 - read by the process that started this one
             line = await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
             world.begin_at = float(line)
             await asyncio.sleep(max(0.0, world.begin_at - time.monotonic()))

@@ -1,9 +1,9 @@
-"""Outboxes and inboxes: the messages of one lane from one node to another, whole, once and in order, whatever happens
-to what carries them.
+"""Outboxes and inboxes deliver the messages of one lane from one node to another: complete, exactly once and in order,
+even if connections are lost.
 
-Messages are numbered.  A position is a pair: the number of a message, and 0 before it was opened, else 1 + how much of
-its body is there; so positions compare as they follow each other.  The receiver says how far it is, with every
-acknowledgement and on every new connection, and the sender goes on from there.
+Messages are numbered.  A position is a pair: the number of a message, and 0 before its OPEN frame, else 1 + the number
+of body bytes received; so positions compare in stream order.  The receiver reports its position with every
+acknowledgement and on every new connection, and the sender resumes from there.
 """
 
 import asyncio
@@ -19,11 +19,11 @@ __all__ = ["Chunk", "Inbox", "Outbox", "Outgoing", "Position"]
 
 Position = tuple[int, int]
 COPIED_BYTES = 1 << 16
-"""Bodies up to here are copied, and sending them is over at once."""
+"""Bodies up to this size are copied, so `send` need not wait for their acknowledgement."""
 
 
 class Outgoing:
-    """A message on its way out."""
+    """A message in an outbox."""
 
     __slots__ = ("body", "kept", "left", "number", "opening", "void")
 
@@ -31,7 +31,7 @@ class Outgoing:
         self.opening = opening
         view = memoryview(body).cast("B")
         self.kept = isinstance(body, bytes) or len(view) <= COPIED_BYTES
-        """Whether the body stays what it is; else it is the sender's again only when all of it has arrived."""
+        """Whether the body cannot change; else the sender must not change it before all of it has arrived."""
         self.body = view if isinstance(body, bytes) or not self.kept else memoryview(bytes(view))
         self.number = 0
         self.left = left
@@ -47,7 +47,7 @@ class Chunk:
     offset: int
     payload: list[Buffer]
     ends: Position
-    """How far the receiver is when it has it."""
+    """The receiver's position after this chunk."""
     last: bool
 
     @property
@@ -56,16 +56,16 @@ class Chunk:
 
 
 class Outbox:
-    """What one node has for another on one lane, until it is acknowledged."""
+    """The messages from one node to another on one lane that are not acknowledged."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
         self._messages: deque[Outgoing] = deque()
         self._numbers = 0
         self._cursor: Position = (0, 0)
-        """What to send next."""
+        """The position to send next."""
         self._sent: Position = (0, 0)
-        """The most that was ever sent."""
+        """The highest position that was ever sent."""
 
     def __len__(self) -> int:
         return len(self._messages)
@@ -77,11 +77,11 @@ class Outbox:
         self._wake()
 
     def take_back(self, message: Outgoing) -> None:
-        """A message is not to be sent, unless all of it has left."""
+        """Cancels a message, unless all of it was sent."""
         if message not in self._messages:
             return
         if self._cursor[0] > message.number:
-            if not message.kept:  # all of it has left, and it must stay what it is until it has arrived
+            if not message.kept:  # all of it was sent, and it must not change until it has arrived
                 message.body, message.kept = memoryview(bytes(message.body)), True
             return
         message.void = True
@@ -94,7 +94,7 @@ class Outbox:
         return bool(self._messages) and self._cursor[0] < self._numbers
 
     def next(self, most: int) -> Chunk | None:
-        """What to send next, with at most so much of a body."""
+        """Returns the next chunk, with at most `most` bytes of a body."""
         number, done = self._cursor
         if not self._messages or number >= self._numbers:
             return None
@@ -114,7 +114,7 @@ class Outbox:
         self._sent = max(self._sent, position)
 
     def left(self, chunk: Chunk) -> None:
-        """A chunk is with the system."""
+        """The operating system has accepted a chunk."""
         if chunk.last:
             message = self._find(chunk.number)
             if message and message.kept and not message.left.done():
@@ -125,7 +125,7 @@ class Outbox:
         return self._messages[place] if 0 <= place < len(self._messages) else None
 
     def acknowledge(self, position: Position) -> None:
-        """The receiver is so far."""
+        """Handles the position that the receiver acknowledged."""
         if position > self._sent:
             raise FrameError(f"{position} is acknowledged, and only {self._sent} was sent")
         self._cursor = max(self._cursor, position)
@@ -135,9 +135,9 @@ class Outbox:
                 message.left.set_result(None)
 
     def resume(self, position: Position) -> None:
-        """Goes on from where the receiver is."""
+        """Resumes from the receiver's position."""
         first = self._messages[0].number if self._messages else self._numbers
-        position = max(position, (first, 0))  # it may have got more, and said so, since it asked
+        position = max(position, (first, 0))  # later acknowledgements may have overtaken it
         if position > max(self._sent, (first, 0)):
             raise FrameError(f"to go on from {position} was asked for, and only {self._sent} was sent")
         self._sent = max(self._sent, position)
@@ -146,7 +146,7 @@ class Outbox:
         self._wake()
 
     def restart(self) -> None:
-        """The receiver has begun anew: it gets all that waits, from the beginning."""
+        """The receiver has restarted: all waiting messages are sent from the beginning."""
         for number, message in enumerate(self._messages):
             message.number = number
         self._numbers = len(self._messages)
@@ -163,16 +163,16 @@ class _Incoming:
 
 @dataclass(slots=True)
 class Inbox:
-    """What has come of a lane."""
+    """The receiving end of a lane."""
 
     sender: str
     position: Position = (0, 0)
     twice_bytes: int = 0
-    """What has come although it was here already."""
+    """Bytes that were received more than once."""
     _message: _Incoming | None = field(default=None)
 
     def place(self, head: Head) -> memoryview | None:
-        """Where the payload of a frame goes."""
+        """Returns the buffer for the payload of a frame; `None`: a new buffer is used."""
         message = self._message
         if head.kind is Kind.PART and message and (head.number, head.offset + 1) == self.position:
             if head.offset + head.size > len(message.body):
@@ -181,8 +181,8 @@ class Inbox:
         return None
 
     def take(self, head: Head, payload: memoryview, now: float) -> tuple[Message, float] | None:
-        """Takes a frame in.  Returns a message that is whole now, and when it began to come.  What it has already is
-        nothing new; what leaves a gap is refused.
+        """Accepts a frame.  If it completes a message, returns the message and the time of its first frame.  Duplicates
+        are ignored; a gap raises `FrameError`.
         """
         number, done = self.position
         if head.number < number:
@@ -199,7 +199,7 @@ class Inbox:
             start = 0
         if head.kind is Kind.OPEN and not done:
             piece = payload
-            # If all of the body is here it is kept as it came, else room is made for all of it.
+            # A complete body is used without a copy; otherwise a buffer for all of it is allocated.
             body = piece if len(piece) == opening.body_bytes else room(opening.body_bytes)
             if len(piece) < opening.body_bytes:
                 body[: len(piece)] = piece
@@ -224,5 +224,5 @@ class Inbox:
         return Message(self.sender, found.opening.channel, found.opening.head, found.body.toreadonly()), found.since
 
     def restart(self) -> None:
-        """The sender has begun anew."""
+        """The sender has restarted."""
         self.position, self._message = (0, 0), None

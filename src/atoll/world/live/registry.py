@@ -1,4 +1,4 @@
-"""The registry: where a node answers those who have an invitation and are no nodes, or not yet."""
+"""The registry of a node answers guests: processes that have an invitation and are not nodes of the run."""
 
 import asyncio
 import contextlib
@@ -18,11 +18,11 @@ __all__ = ["KEY_IN_USE", "Registry"]
 ALL_TAKEN = "all seats are taken"
 KEY_IN_USE = "the key is in use by another process that is here"
 RESERVED_S = 30.0
-"""How long a seat that was given is kept for who has it."""
+"""How long an assigned seat is reserved for its key."""
 
 
 class Registered(Protocol):
-    """What the registry asks of its node's host."""
+    """The part of the host that the registry uses."""
 
     name: str
     run_id: str
@@ -37,17 +37,17 @@ class Registered(Protocol):
 
 
 class Registry:
-    """A node's registry: gives out seats, and reports what is known of links."""
+    """A node's registry: assigns seats, and reports the measurements of links."""
 
     def __init__(self, host: Registered) -> None:
         self._host = host
         self.card: dict[str, Any] = {}
-        """What the run is about, for who joins it."""
+        """The description of the run, for nodes that join."""
         self._reserved: dict[str, tuple[str, float]] = {}
-        """Names that were given to keys, until when."""
+        """For each reserved name, the key and the end of the reservation."""
 
     async def answer(self, carrier: Carrier, kind: Kind, asked: dict[str, Any], identity: str | None) -> None:
-        """Somebody who is no node of the run, or not yet, wants to know something."""
+        """Answers a JOIN or PROBE frame of a guest."""
         fields = Fields(asked, f"{kind.name} frame")
         if fields.text("run") != self._host.run_id:
             raise FrameError("a guest of another run")
@@ -67,11 +67,11 @@ class Registry:
             }
             await carrier.send(Kind.SEAT, payload=[json.dumps(answer).encode()])
         with contextlib.suppress(OSError, FrameError):
-            await carrier.receive()  # until the guest has read it and goes
+            await carrier.receive()  # until the guest has read it and disconnects
 
     def _find_seat(self, identity: str, wanted: str) -> tuple[str, str]:
-        """A name for a key, or why there is none: the name that it had, else the one that it asks for, else one that
-        nobody had, else one whose holder is away.
+        """Returns a name for a key, or why no name is free.  The order of preference: the name that the key had, one that
+        no key had, one whose holder is unreachable; among equals, the name that it asks for.
         """
         now = asyncio.get_running_loop().time()
         heard = {name for other in self._host.sessions.values() for name in other.reaches}
@@ -96,7 +96,7 @@ class Registry:
         return found.name, ""
 
     def report(self) -> dict[str, Any]:
-        """What this node knows of everybody's links, its own measurements and what others told."""
+        """Returns the measurements of all links: its own, and those that reachable peers reported."""
         nodes = {self._host.name: {"step_s": self._host.step_s, "links": self._host.links()}}
         for name, session in self._host.sessions.items():
             if session.reachable:

@@ -1,5 +1,5 @@
-"""Routes around dead links: while a peer is not reached directly, frames go through a node that reaches both; and this
-node forwards what others send each other through it.
+"""Routes around dead links: while there is no direct connection to a peer, a node that reaches both relays the frames.
+This node also relays frames between other nodes.
 """
 
 import asyncio
@@ -24,11 +24,11 @@ log = logging.getLogger("atoll")
 LOOK_EVERY_S = 0.5
 LEAST_ANSWER_S = 1.0
 MOST_TUNNELS = 1024
-"""At one time; a node needs two for each peer that it does not reach straight."""
+"""The limit of concurrent tunnels; a node needs two for each peer without a direct connection."""
 
 
 class Crossing(Protocol):
-    """What routes ask of their node's host."""
+    """The part of the host that routes use."""
 
     name: str
     sessions: dict[str, Session]
@@ -46,14 +46,14 @@ class Crossing(Protocol):
 
 
 class RelayRoutes:
-    """A node's ways around, and those of others through it."""
+    """A node's relay routes, and the routes of others through it."""
 
     def __init__(self, host: Crossing) -> None:
         self._host = host
         self._tunnels: dict[int, Tunnel] = {}
 
     async def keep(self, session: Session) -> None:
-        """While a peer is not reached straight, looks for somebody who reaches it."""
+        """While there is no direct connection to a peer, looks for a node that reaches it."""
         while True:
             change = self._host.change
             via = None if session.direct(Lane.CONTROL) else self._third(session)
@@ -69,7 +69,7 @@ class RelayRoutes:
                     await change.wait()
 
     def _third(self, session: Session) -> Session | None:
-        """Who is nearest of those that reach both."""
+        """Returns the relay with the shortest round trip, of the nodes that reach both."""
         found = [
             each
             for each in self._host.sessions.values()
@@ -106,7 +106,7 @@ class RelayRoutes:
         tunnel.close()
 
     async def relayed(self, session: Session, carrier: Carrier, head: Head, payload: memoryview) -> None:
-        """A frame has come that is for somebody else, or has come through somebody else."""
+        """Handles a RELAY frame: it is for another node, or came through another node."""
         if carrier.via is not None:
             raise FrameError("an envelope inside an envelope")
         envelope = parse_envelope(payload)
@@ -158,7 +158,7 @@ class RelayRoutes:
             self._end(tunnel)
 
     def closed(self, via: str) -> None:
-        """A peer is not reached straight any more: no way leads through it."""
+        """The direct connection to a peer is lost: closes all routes through it."""
         for tunnel in list(self._tunnels.values()):
             if tunnel.via == via:
                 self._end(tunnel)

@@ -1,8 +1,8 @@
-"""Sessions: what two nodes have between them, whatever carries it.
+"""Sessions: the state that two nodes share, independent of connections.
 
-A session outlives its connections.  Each of its two lanes has an outbox, an inbox and at most one carrier at a time;
-when that is lost the lane goes on over the next one where it stopped.  Heartbeats go over the control lane, so they
-never wait behind bulk; a peer that is silent for longer than it takes is no longer reached.
+A session outlives its connections.  Each of its two lanes has an outbox, an inbox and at most one carrier at a time.
+When a carrier is lost, the lane resumes over the next one where it stopped.  Heartbeats use the control lane, so they
+never wait behind bulk.  A peer that is silent for longer than a deadline is unreachable.
 """
 
 import asyncio
@@ -26,13 +26,13 @@ log = logging.getLogger("atoll")
 LANES = (Lane.CONTROL, Lane.BULK)
 BEAT_S = 0.125
 SUSPECT_S = 0.5
-"""After how long without a word a peer is taken for unreachable, or four round trips if that is more."""
+"""After this time of silence a peer is taken for unreachable, or after four round trips if that is longer."""
 STUCK_S = 0.5
-"""After how long without progress, beyond what is expected, a lane's connection is replaced."""
+"""After this time without progress, beyond the expected time, a lane's connection is replaced."""
 
 
 class _Way:
-    """One lane: its boxes, and what carries them now."""
+    """One lane: its queues, and its current carrier."""
 
     def __init__(self, lane: Lane, peer: str) -> None:
         self.lane = lane
@@ -43,7 +43,7 @@ class _Way:
         self.reader: asyncio.Task[None] | None = None
         self.pace = Pace(time.monotonic())
         self.sent: deque[tuple[Position, Sent]] = deque()
-        """What is not acknowledged."""
+        """Chunks that are not acknowledged."""
         self.progress_at = 0.0
         self.began_at = 0.0
         self._via: str | None = None
@@ -52,7 +52,7 @@ class _Way:
         now = time.monotonic()
         self.outbox.resume(position)
         self.carrier = carrier
-        if self._via != carrier.via:  # another way: nothing is known of it
+        if self._via != carrier.via:  # another route: nothing is known about it
             self._via = carrier.via
             self.pace = Pace(now)
         self.pace.under_way = 0
@@ -61,7 +61,7 @@ class _Way:
 
 
 class Relays(Protocol):
-    """What a session asks of those who carry frames for others."""
+    """The part of the relay routes that a session uses."""
 
     async def relayed(self, session: "Session", carrier: Carrier, head: Head, payload: memoryview) -> None: ...
 
@@ -69,7 +69,7 @@ class Relays(Protocol):
 
 
 class Home(Protocol):
-    """What a session asks of its node's host."""
+    """The part of the host that a session uses."""
 
     @property
     def routes(self) -> Relays: ...
@@ -88,40 +88,40 @@ class Home(Protocol):
 
 
 class Session:
-    """What this node and another have between them."""
+    """The shared state of this node and one peer."""
 
     def __init__(self, name: str, *, host: Home) -> None:
         self.name = name
         self._host = host
         self.life = 0
-        """Which process of the peer this is about: it may have restarted."""
+        """Identifies the peer's process; a restart changes it."""
         self.id: str | None = None
         """The peer's key."""
         self.listen: list[Address] = []
-        """Where it has said that it listens."""
+        """The addresses that it announced."""
         self.round_trip_s = 0.0
-        """Of the control lane, smoothed."""
+        """The round-trip time of the control lane, smoothed."""
         self.least_round_trip_s = 0.0
         self.last_round_trip_s = 0.0
         self.reaches: dict[str, float] = {}
-        """Whom the peer reaches straight, and how far that is."""
+        """The nodes that the peer reaches directly, and the round-trip time to each."""
         self.links: dict[str, dict[str, float]] = {}
-        """What the peer has measured of its links."""
+        """The peer's measurements of its links."""
         self.step_s = 0.0
-        """How long a training step takes it."""
+        """How long the peer's training step takes."""
         self._ways = {lane: _Way(lane, name) for lane in LANES}
         self._heard_at = 0.0
         self._gap_s = BEAT_S
         self.changed = asyncio.Event()
-        """Set whenever a carrier comes or goes."""
+        """Set whenever a carrier is attached or dropped."""
         self.acknowledged = asyncio.Event()
-        """Set whenever something is acknowledged, or a carrier goes."""
+        """Set on every acknowledgement, and whenever a carrier is attached or dropped."""
         self._tasks = [
             asyncio.create_task(self._send(way), name=f"{lane.value} for {name}") for lane, way in self._ways.items()
         ]
         self._tasks.append(asyncio.create_task(self._beat(), name=f"heartbeats for {name}"))
 
-    # What others ask ---
+    # State ---
 
     @property
     def reachable(self) -> bool:
@@ -131,7 +131,7 @@ class Session:
         return self._ways[lane].carrier
 
     def direct(self, lane: Lane) -> Carrier | None:
-        """What carries a lane, if that goes straight to the peer."""
+        """Returns a lane's carrier, if it leads directly to the peer."""
         carrier = self._ways[lane].carrier
         return carrier if carrier and carrier.via is None else None
 
@@ -147,29 +147,29 @@ class Session:
 
     @property
     def twice_bytes(self) -> int:
-        """What the peer has sent although it was here already."""
+        """Bytes that the peer sent more than once."""
         return sum(way.inbox.twice_bytes for way in self._ways.values())
 
     @property
     def rate(self) -> float:
-        """Bytes a second that bulk was delivered with."""
+        """The delivery rate of the bulk lane, in bytes per second."""
         return self._ways[Lane.BULK].pace.rate
 
     @property
     def under_way(self) -> int:
-        """Bytes that were sent and not acknowledged."""
+        """Bytes in flight: sent and not acknowledged."""
         return sum(way.pace.under_way for way in self._ways.values())
 
     async def flushed(self) -> None:
-        """Returns when all that was sent has been acknowledged, or the peer is not reached."""
+        """Returns when all messages are acknowledged, or the peer is unreachable."""
         while self.reachable and any(len(way.outbox) for way in self._ways.values()):
             self.acknowledged.clear()
             await self.acknowledged.wait()
 
-    # Carriers come and go ---
+    # Carriers ---
 
     def meet(self, life: int) -> None:
-        """The peer has shown itself; if it has begun anew, so does what is between us."""
+        """The peer has identified itself; if it has restarted, the session restarts too."""
         if life == self.life:
             return
         if self.life:
@@ -181,7 +181,7 @@ class Session:
             way.outbox.restart()
 
     def attach(self, carrier: Carrier, position: Position) -> None:
-        """Goes on over a carrier, from where the peer is."""
+        """Resumes over a carrier, from the peer's position."""
         way = self._ways[carrier.lane]
         old, reader = way.carrier, way.reader
         was_reachable = self.reachable
@@ -198,7 +198,7 @@ class Session:
         self._note_change(was_reachable)
 
     def drop(self, lane: Lane, why: str, carrier: Carrier | None = None) -> None:
-        """A carrier is lost; with that of the control lane goes the other one."""
+        """Drops a lane's carrier; without control, bulk is dropped too."""
         way = self._ways[lane]
         if way.carrier is None or (carrier is not None and way.carrier is not carrier):
             return
@@ -234,10 +234,10 @@ class Session:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    # What is sent ---
+    # Sending ---
 
     async def _send(self, way: _Way) -> None:
-        """Sends what is in an outbox, as fast as the way bears."""
+        """Sends the messages of an outbox, within the window of its pace."""
         while True:
             carrier = way.carrier
             chunk = None
@@ -262,14 +262,14 @@ class Session:
                 way.outbox.left(chunk)
 
     async def _beat(self) -> None:
-        """Tells the peer that this node is here, and notices when it is not."""
+        """Sends heartbeats, and drops the control lane when the peer is silent for too long."""
         before = time.monotonic()
         while True:
             await asyncio.sleep(BEAT_S)
             now = time.monotonic()
             late = now - before - BEAT_S
             before = now
-            if late > BEAT_S:  # this node stood still: what came meanwhile was not read yet
+            if late > BEAT_S:  # this process was paused: frames that arrived meanwhile are unread
                 self._heard_at += late
                 for way in self._ways.values():
                     way.progress_at += late
@@ -287,8 +287,8 @@ class Session:
         return max(SUSPECT_S, 4 * self.round_trip_s, 3 * self._gap_s)
 
     def _look_for_progress(self, now: float) -> None:
-        """A connection that gets nothing through while heartbeats do is waiting for its own time-out: another one goes
-        on at once.
+        """Drops the bulk connection if it makes no progress while heartbeats arrive.  It would wait for TCP's time-out; a
+        new one resumes at once.
         """
         way = self._ways[Lane.BULK]
         if way.carrier is None or not way.sent:
@@ -309,18 +309,18 @@ class Session:
             self.drop(carrier.lane, f"lost while sending ({error})", carrier)
 
     def tell(self, kind: Kind, number: int = 0, payload: bytes = b"") -> None:
-        """Sends a small frame over the control lane, if there is a way."""
+        """Sends a small frame over the control lane, if it has a carrier."""
         carrier = self._ways[Lane.CONTROL].carrier
         if carrier:
             self._post(carrier, kind, number, payload=payload)
 
-    # What comes ---
+    # Receiving ---
 
     async def _read(self, way: _Way, carrier: Carrier) -> None:
         try:
             while True:
                 head, payload = await carrier.receive(way.inbox.place)
-                if way.lane is Lane.CONTROL:  # bulk may have another way, and says nothing about this one
+                if way.lane is Lane.CONTROL:  # bulk may use another route, which proves nothing about this one
                     self._heard()
                 await self._take(way, carrier, head, payload)
         except FrameError as error:
@@ -366,7 +366,7 @@ class Session:
             self._host.routes.lost(head.number)
         elif head.kind is Kind.BYE:
             self.drop(Lane.CONTROL, "it has left")
-        elif head.kind is Kind.REFUSE:  # the peer has dialled, and has met another process in this node's place
+        elif head.kind is Kind.REFUSE:  # the peer has dialled, and another process has this node's seat
             self._host.refused_by(self, read_reason(payload))
             self.drop(Lane.CONTROL, "it has met another process in this node's place")
         else:

@@ -1,4 +1,4 @@
-"""A live world in a thread of its own, beside a program that knows nothing of asyncio."""
+"""A live world in its own thread, for programs that do not use asyncio."""
 
 import asyncio
 import concurrent.futures
@@ -19,7 +19,7 @@ T = TypeVar("T")
 LOOK_EVERY_S = 1.0
 LEAVE_S = 10.0
 MEASURED = 15
-"""Over how many steps a step is timed."""
+"""The time of a step is the median of this many steps."""
 
 
 class WorldThread:
@@ -40,12 +40,12 @@ class WorldThread:
         self._loop = self._main_loop
         self._since = time.monotonic()
         self._took: deque[float] = deque(maxlen=MEASURED)
-        """Seconds that the last steps took."""
+        """The durations of the last steps, in seconds."""
 
     def _run(self) -> None:
         try:
             asyncio.run(self._main())
-        except BaseException as error:  # noqa: BLE001 - told where the program is
+        except BaseException as error:  # noqa: BLE001 - raised in the program's thread
             while isinstance(error, BaseExceptionGroup):
                 error = error.exceptions[0]
             self._failure = error
@@ -63,17 +63,17 @@ class WorldThread:
                 task.cancel()
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
-        """Runs something in the background; to be called in the world's own thread."""
+        """Runs a coroutine in the background; call it only in the world's own thread."""
         task = self._group.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Has something done by the world, and waits for it.
+        """Runs a coroutine in the world's thread, and waits for its result.
 
         Raises:
-            AtollError: what runs in the background has failed, now or before.
+            AtollError: the world has failed, now or before, or is closed.
         """
         if not self._thread.is_alive():
             work.close()
@@ -90,12 +90,12 @@ class WorldThread:
                 self._complain()
 
     def soon(self, work: Callable[[], object]) -> None:
-        """Has something done in the world's thread, and does not wait for it."""
+        """Calls a function in the world's thread, and does not wait for it."""
         self.check()
         self._loop.call_soon_threadsafe(work)
 
     def check(self) -> None:
-        """Raises what has failed, if anything has."""
+        """Raises `AtollError` if the world has failed or is closed."""
         if not self._thread.is_alive():
             self._complain()
 
@@ -105,8 +105,8 @@ class WorldThread:
         raise AtollError(f"taking part in the run has failed: {self._failure}") from self._failure
 
     def rest_of_step(self, steps: float = 1.0) -> tuple[float, float]:
-        """A step's computing is done: waits for as long as a slower machine would still need, and says when it began
-        and ended.
+        """Call it after a step's computation: waits for the rest of the time that a slower machine would need.  Returns
+        when the step began and ended.
         """
         world = self.world
         since = self._since - world.begin_at
@@ -115,11 +115,11 @@ class WorldThread:
             time.sleep(left)
         at = world.now
         self._took.append((at - since) / steps)
-        world.host.step_s = statistics.median(self._took)  # the median: now and then a program tests, or saves
+        world.host.step_s = statistics.median(self._took)  # the median: some steps include evaluation or saving
         return since, at
 
     def step_begins(self) -> None:
-        """What comes next is computing."""
+        """Starts the clock of a step."""
         self._since = time.monotonic()
 
     def close(self) -> None:
@@ -130,11 +130,11 @@ class WorldThread:
 
 
 async def _do(work: Coroutine[Any, Any, T], doing: "concurrent.futures.Future[T]") -> None:
-    """Says what came of something at once, before anything else that is due gets its turn."""
+    """Sets the result at once, before the loop runs other callbacks."""
     try:
         doing.set_result(await work)
     except asyncio.CancelledError:
         doing.cancel()
         raise
-    except Exception as error:  # noqa: BLE001 - raised where it is waited for
+    except Exception as error:  # noqa: BLE001 - raised in the waiting thread
         doing.set_exception(error)

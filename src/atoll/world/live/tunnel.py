@@ -1,7 +1,7 @@
-"""Tunnels: frames that go through a third node, while two cannot reach each other straight.
+"""Tunnels carry frames through a third node, while two nodes have no direct connection.
 
-What goes through a tunnel is what would go over a connection, so a session cannot tell the difference.  The third node
-hands frames on as they come, lane by lane, and keeps none.
+A tunnel carries the same frames as a connection, so a session needs no special case.  The third node forwards frames as
+they arrive, lane by lane, and stores none.
 """
 
 import asyncio
@@ -17,11 +17,11 @@ __all__ = ["Envelope", "Tunnel", "parse_envelope"]
 
 _NAMES = struct.Struct("!BB")
 MOST_WAITING = 1024
-"""Frames that have come through a tunnel and were not read; windows are bounded, so an honest peer has no more."""
+"""The limit of unread frames of a tunnel; windows are bounded, so an honest peer does not exceed it."""
 
 
 class Envelope:
-    """A frame for somebody else: from whom, for whom, and the frame."""
+    """A frame to relay, with its sender and its receiver."""
 
     __slots__ = ("frame", "receiver", "sender")
 
@@ -51,7 +51,7 @@ def parse_envelope(payload: memoryview) -> Envelope:
 
 
 class Tunnel(Carrier):
-    """A way through a third node."""
+    """A route through a third node."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Tunnel(Carrier):
     async def send(self, kind: Kind, number: int = 0, offset: int = 0, payload: Sequence[Buffer] = ()) -> None:
         if self.closed:
             raise ConnectionResetError("the way is lost")
-        head = head_of(kind, number, offset, payload, encrypted=True)  # each leg checks what it carries
+        head = head_of(kind, number, offset, payload, encrypted=True)  # each hop verifies its own frames
         await self._send(self.lane, self.number, [self._names, head, *payload])
 
     def post(self, kind: Kind, number: int = 0, offset: int = 0, payload: bytes = b"") -> None:
@@ -95,7 +95,7 @@ class Tunnel(Carrier):
             self.close()
 
     def arrived(self, frame: memoryview) -> None:
-        """A frame has come through."""
+        """Queues a frame that has arrived."""
         if self._came.qsize() >= MOST_WAITING:
             self.close()
         elif not self.closed:

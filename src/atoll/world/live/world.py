@@ -1,4 +1,4 @@
-"""A node's door to real time and real links."""
+"""The world of a live node: real time and real links."""
 
 import asyncio
 import json
@@ -37,18 +37,18 @@ class LiveWorld(World):
     """One node's view of a run on real links.
 
     Args:
-        name: the node's.
-        names: all nodes' that there may be, in an order that is the same everywhere.
+        name: the node's name.
+        names: the names of all seats, in the same order on every node.
         invitation: the run's secret.
         identity: the node's key.
-        trace: where events go.
-        seed: the run's.
+        trace: records the events.
+        seed: the run's seed.
         begin_at: when the run began or begins, on this machine's monotonic clock.
-        is_late: whether that was before this node began.
-        is_founder: whether the run begins with what this node holds; unless given, who is not late does.
-        step_s: how long a training step takes at least: a node that plays a slower machine waits for the rest.
+        is_late: whether the run began before this node did.
+        is_founder: whether the run starts from this node's state; by default true if the node is not late.
+        step_s: the minimum duration of a training step: to imitate a slower machine, the node waits for the rest.
         encrypted: whether to use TLS.
-        congestion: which congestion control TCP is to use; the system's own if it is empty.
+        congestion: the TCP congestion control; empty: the system's default.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class LiveWorld(World):
         self._computing = asyncio.Lock()
         self._loop, self._loop_thread = asyncio.get_running_loop(), threading.get_ident()
         self.slowness: Callable[[float], float] = lambda _now: 1.0
-        """How much slower than it should be this node is at a time."""
+        """The factor by which this node is slowed down at a given time."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="training")
         self._helpers = ThreadPoolExecutor(_helpers(), thread_name_prefix="exchange")
         self._is_torch_seeded = False
@@ -110,12 +110,12 @@ class LiveWorld(World):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All nodes' that there may be."""
+        """The names of all seats."""
         return self._names
 
     @property
     def seed(self) -> int:
-        """The run's."""
+        """The run's seed."""
         return self._seed
 
     @property
@@ -186,12 +186,12 @@ class LiveWorld(World):
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     async def offload(self, work: Callable[[], T], *, values: int = 0) -> T:
-        if 0 < values < FEW_VALUES:  # quicker than another thread
+        if 0 < values < FEW_VALUES:  # faster than another thread
             return work()
         return await asyncio.get_running_loop().run_in_executor(self._helpers, work)
 
     def _seed_torch(self) -> None:
-        """A node's random state is its own, and the same in every world."""
+        """Seeds torch once per node, with the same seed in every world."""
         torch = sys.modules.get("torch")
         if torch is not None and not self._is_torch_seeded:
             torch.manual_seed(derive(self._seed, "torch", self._name) % 2**63)
@@ -204,7 +204,7 @@ class LiveWorld(World):
         return await self._mailboxes.receive(sender, channel)
 
     def record(self, event: Event) -> None:
-        """Events may come from where computing is done; they are written where all others are."""
+        """May be called in a training thread; events are written only in the loop's thread."""
         self._recorded.append(event)
         if threading.get_ident() == self._loop_thread:
             self._write_events()
@@ -214,7 +214,7 @@ class LiveWorld(World):
             self._trace.record(self._recorded.popleft())
 
     async def close(self, *, flush_s: float = 1.0) -> None:
-        """Leaves: what was sent to those who are here arrives first, if it can be done soon."""
+        """Leaves the run; first waits up to `flush_s` until reachable peers have received all messages."""
         await self.host.flush(flush_s)
         for task in self._telling:
             task.cancel()
@@ -224,7 +224,7 @@ class LiveWorld(World):
         self._write_events()
 
     async def _keep_flushing(self) -> None:
-        """Who follows the trace, or finds it after this process was killed, has all but the last moment of it."""
+        """Flushes the trace often, so that readers miss only the last moment, even if this process is killed."""
         while True:
             await asyncio.sleep(FLUSH_S)
             self._write_events()
@@ -247,7 +247,7 @@ class LiveWorld(World):
                         )
                     )
 
-    # What the host tells ---
+    # Callbacks of the host ---
 
     def _deliver(self, message: Message, session: Session, since: float) -> None:
         began = since - self.begin_at
@@ -312,9 +312,9 @@ class LivePeer(Peer):
 
 
 def _helpers() -> int:
-    """How many threads encode and add vectors: a quarter of the cores, so that most are left to training."""
+    """Returns how many threads encode and add vectors: a quarter of the cores, to leave the rest to training."""
     return max(1, min(4, (os.cpu_count() or 1) // 4))
 
 
 async def _at_once() -> None:
-    """Nobody stands still here but with the whole process."""
+    """Returns at once: a live node is paused only when its process is."""
