@@ -1,8 +1,8 @@
 """The main job: time to target by strategy, on this network, for this task.
 
 First the ideal is run (gradients averaged every step on perfect links), then every strategy with every seed.  A
-strategy that beats the ideal is run on perfect links too, so that the network's and the optimiser's shares can be told
-apart.  A run that fails is a result like any other: the rest go on, and the table says which run failed and why.
+strategy that beats the ideal is run on perfect links too, to separate the effects of the network and of the
+optimiser.  A run that fails is a result like any other: the other runs continue, and the table shows the failure.
 """
 
 import dataclasses
@@ -44,7 +44,7 @@ DEFAULT_STRATEGIES = (
     "gossip:aware",
     "sparseloco:every=4",
 )
-"""A good choice: nothing, everything, less of it, overlapped, corrected for drift, gossip, and very little of it."""
+"""A good selection: none, every step, less often, overlapped, corrected for drift, gossip, and very sparse."""
 LIMIT_IDEALS = 20.0
 LEAST_LIMIT_S = 60.0
 SCRIPT_LIMIT_S = 3600.0
@@ -52,20 +52,20 @@ SCRIPT_LIMIT_S = 3600.0
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonPlan:
-    """What is compared: strategies, each with several seeds, and all else alike."""
+    """A plan compares strategies, each with several seeds; everything else is the same."""
 
     base: RunConfig
-    """What all runs have in common.  The ideal is always simulated, and spared of faults."""
+    """The configuration that all runs share.  The ideal is always simulated, and has no faults."""
     strategies: tuple[str, ...]
     seeds: tuple[int, ...] = (0,)
 
     @property
     def pairs(self) -> list[tuple[str, int]]:
-        """Strategies and seeds, in the order in which they are run."""
+        """Pairs of strategy and seed, in the order of the runs."""
         return [(strategy, seed) for seed in self.seeds for strategy in self.strategies]
 
     def check(self) -> None:
-        """Refuses what cannot be run, before anything runs."""
+        """Raises an error if a run is not possible, before any run starts."""
         base = self.base
         if base.world == "live":
             raise ConfigError("a live run is begun by `atoll node --config FILE --listen HOST:PORT`")
@@ -106,7 +106,7 @@ class ComparisonPlan:
             raise ConfigError(f"there is no script {base.script[0]}")
 
     def config(self, strategy: str, seed: int, limit_s: float | None, role: Role = "strategy") -> RunConfig:
-        """Of one run."""
+        """Returns the configuration of one run."""
         run = dataclasses.replace(self.base, strategy=strategy, seed=seed, limit_s=limit_s, role=role)
         if role != "strategy":
             return dataclasses.replace(run, world="sim", faults=(), checkpoints=None, resume=False, save=None)
@@ -117,7 +117,7 @@ class ComparisonPlan:
 
 
 def compare(plan: ComparisonPlan, folder: Path, *, jobs: int, console: Console) -> Comparison:
-    """Runs a plan; traces go to `folder`, which loses those of an earlier comparison."""
+    """Runs a plan and writes traces to `folder`; deletes those of an earlier comparison there."""
     plan.check()
     folder.mkdir(parents=True, exist_ok=True)
     replaced = list(folder.glob("*.jsonl"))
@@ -142,7 +142,7 @@ def compare(plan: ComparisonPlan, folder: Path, *, jobs: int, console: Console) 
 
 
 class Simulated:
-    """What a comparison came to; printing it shows a table."""
+    """The result of a comparison; printing it shows a table."""
 
     def __init__(self, found: Comparison) -> None:
         self.comparison = found
@@ -170,15 +170,15 @@ def simulate(
     seeds: int = 1,
     limit_s: float | None = None,
 ) -> Simulated:
-    """Compares strategies for a task of one's own, in simulation, here and now.
+    """Compares strategies for your own task, in simulation, in this process.
 
     Args:
         task: model, data, loss, measure, target.
         network: a preset's name, the path of a TOML file, or a network.
         strategies: as in `atoll strategies`.
-        shards: how examples are dealt out.
-        seeds: how many.
-        limit_s: virtual seconds; twenty times the ideal if left out.
+        shards: how examples are distributed among the nodes.
+        seeds: the number of seeds.
+        limit_s: the limit in virtual seconds; by default twenty times the ideal.
     """
     net = network if isinstance(network, Network) else load_network(network)
 
@@ -204,7 +204,7 @@ def simulate(
 
 
 class _Runs:
-    """Runs that a comparison has had done so far, and what became of each."""
+    """The runs of a comparison so far, and their results."""
 
     def __init__(self, folder: Path, jobs: int, console: Console) -> None:
         self._folder = folder
@@ -218,7 +218,7 @@ class _Runs:
         return Comparison.of(self._results, self._failures)
 
     def run(self, configs: list[RunConfig], world: str = "sim") -> list[RunResult]:
-        """Does these runs and returns the results of those that ended; if none did, raises what went wrong first."""
+        """Does these runs and returns the results of those that completed; if none did, raises the first error."""
         results: list[RunResult] = []
         errors: list[Exception] = []
         with RunsProgress(self._console, board=world == "emulate" or len(configs) == 1) as progress:
@@ -236,7 +236,7 @@ class _Runs:
                 running = run_all(configs, self._folder, jobs=self._jobs, on_failure=failed)
             for config in configs:
                 progress.add(self._folder / config.file_name, config.label, config.limit_s or 0.0)
-            with closing(running) as runs:  # whatever happens, nothing is left running
+            with closing(running) as runs:  # no run is left behind after an error
                 for done in runs:
                     if done is None:
                         progress.update()

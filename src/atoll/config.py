@@ -32,7 +32,7 @@ __all__ = ["DEFAULT_LIMIT_S", "Role", "RunConfig", "WorldName", "is_config"]
 WorldName = Literal["sim", "emulate", "live"]
 Role = Literal["strategy", "ideal", "perfect"]
 DEFAULT_LIMIT_S = 600.0
-"""Of a run on its own that has no limit."""
+"""The limit of a single run that sets none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class RunConfig:
     """Everything that a run depends on."""
 
     network: Network | None = None
-    """Nodes and links, of simulated and emulated runs."""
+    """The nodes and links of a simulated or emulated run."""
     world: WorldName = "sim"
     task: str = "digits"
     """What is learned."""
@@ -49,26 +49,26 @@ class RunConfig:
     strategy: str = ""
     """The communication strategy; empty: the script's own."""
     shards: str = "dirichlet:0.3"
-    """How examples are dealt out."""
+    """How examples are distributed among the nodes."""
     seed: int = 0
     limit_s: float | None = None
-    """How long it may take; twenty times the ideal if left out."""
+    """The time limit; the default is twenty times the ideal."""
     role: Role = "strategy"
-    """What a run of a comparison is for: `ideal` and `perfect` ones are on perfect links."""
+    """The role of a run in a comparison: `ideal` and `perfect` runs use perfect links."""
     device: str = "cpu"
-    """Where torch computes; it changes no virtual time."""
+    """The torch device; it does not affect virtual time."""
     faults: tuple[Fault, ...] = ()
-    """What is done to nodes and links."""
+    """The faults of nodes and links."""
     stops: bool = True
-    """Whether the run ends when the target is reached; else it goes on until the limit."""
+    """Whether the run ends when the target is reached; else it continues until the limit."""
     checkpoints: Path | None = None
-    """A folder: every node's state is kept there (live: a file, with this node's)."""
+    """The folder for every node's state (live: a file with this node's state)."""
     checkpoint_s: float = 60.0
-    """How often."""
+    """How often a checkpoint is written."""
     resume: bool = False
-    """Whether to go on from the last one."""
+    """Whether to resume from the last checkpoint."""
     save: Path | None = None
-    """A file: the model is written there at the end (safetensors)."""
+    """The file to which the model is written at the end (safetensors)."""
     script: tuple[str, ...] = ()
     """A user's own script and its arguments, instead of a task."""
     islands: str = ""
@@ -94,7 +94,7 @@ class RunConfig:
 
     @property
     def links(self) -> Network:
-        """The network as this run sees it: perfect where it is to be compared with."""
+        """The network of this run; it is perfect for `ideal` and `perfect` runs."""
         if self.network is None:
             raise ConfigError("a run in simulation, or on an emulated network, needs a network: say which")
         return self.network if self.role == "strategy" else self.network.perfected()
@@ -111,7 +111,7 @@ class RunConfig:
 
     @property
     def identity(self) -> RunIdentity:
-        """What a checkpoint of it must agree with."""
+        """Identifies the run; its checkpoints must match it."""
         found: RunIdentity = {
             "task": self.task,
             "strategy": self.strategy,
@@ -131,14 +131,14 @@ class RunConfig:
 
     @property
     def label(self) -> str:
-        """What to call it while it runs."""
+        """The name of the run in progress displays."""
         own = self.strategy or "the script's strategy"
         what = {"ideal": "the ideal", "perfect": f"{own} on perfect links"}.get(self.role, own)
         return f"{what}, seed {self.seed}"
 
     @property
     def file_name(self) -> str:
-        """A name for its trace."""
+        """The file name of its trace."""
         own = self.strategy or "script"
         what = f"{own}.{self.islands}" if self.islands else own
         safe = "".join(c if c.isalnum() or c in "=.-" else "_" for c in what)
@@ -147,8 +147,8 @@ class RunConfig:
     # Files ---
 
     def as_dict(self) -> dict[str, Any]:
-        """What differs from the defaults, in what JSON and TOML have; the network by its name or file.  Resuming is
-        asked for each time, and is left out.
+        """Returns the values that differ from the defaults, in types of JSON and TOML; the network by its name or file.
+        `resume` is left out: the user asks for it each time.
         """
         found: dict[str, Any] = {}
         for field in dataclasses.fields(self):
@@ -170,7 +170,7 @@ class RunConfig:
     def from_dict(
         cls, found: dict[str, Any], where: str = "configuration", *, network: Network | None = None
     ) -> "RunConfig":
-        """What `as_dict` gave.
+        """Reads the output of `as_dict`.
 
         Args:
             found: keys and values.
@@ -193,7 +193,7 @@ class RunConfig:
         return dataclasses.replace(config, network=network, faults=read_faults(faults, names, where=where))
 
     def as_toml(self) -> str:
-        """The file that repeats it."""
+        """Returns the content of the file that repeats the run."""
         found = self.as_dict()
         faults = found.pop("fault", [])
         lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in found.items()]
@@ -201,7 +201,7 @@ class RunConfig:
         return "\n".join([text, *(fault.as_toml() for fault in self.faults)]) if faults else text
 
     def write(self, path: Path) -> None:
-        """Writes the file that repeats it.  A network that was made in code has no name to write down."""
+        """Writes the file that repeats the run.  A network that was made in code has no name, and is not written."""
         how = "`atoll run` with this file repeats the run."
         if self.world == "live":
             how = "`atoll node --config THIS --listen HOST:PORT` begins such a run."
@@ -212,7 +212,7 @@ class RunConfig:
 
     @classmethod
     def read(cls, path: Path) -> "RunConfig":
-        """The configuration of a file, TOML or JSON; paths in it are seen from where it is."""
+        """Reads a configuration from a TOML or JSON file; paths in it are relative to the file."""
         found = _load(path)
         if found is None:
             raise ConfigError(f"{path}: expected TOML or JSON, as in docs/config.md")
@@ -238,7 +238,7 @@ def _read_path(kind: type, value: Any) -> Path:
 
 
 def is_config(path: Path) -> bool:
-    """Whether a file is a configuration, and not the network of one."""
+    """Returns whether a file is a configuration, and not a network."""
     found = _load(path)
     return found is not None and bool({field.name for field in dataclasses.fields(RunConfig)} & found.keys())
 

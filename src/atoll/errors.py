@@ -1,25 +1,25 @@
-"""Everything that Atoll raises on purpose.
+"""The exceptions that Atoll raises on purpose.
 
 ::
 
     AtollError
-    ├── UserError            what was asked for cannot be done as written; the command line says so and exits with 2
+    ├── UserError            the request cannot be carried out; the command line prints the reason and exits with 2
     │   ├── ConfigError      a run's configuration, its file, key or value
     │   ├── NetworkError     a network's name, file, key or value
     │   ├── StrategyError    a strategy's name, setting or value
     │   ├── TaskError        a task's name, data or shards
     │   ├── FaultError       a fault script's file, key or value
     │   ├── CheckpointError  a checkpoint that cannot be used
-    │   ├── EmulationError   what emulation needs is not here
+    │   ├── EmulationError   a requirement of emulation is missing
     │   ├── InvitationError  an invitation that cannot be used
     │   ├── MissingExtra     an optional package is not installed
     │   └── TraceError       a trace file that cannot be read
-    ├── FrameError           a peer sent what may not be sent
-    ├── ExamplesRefused      what a peer lent is of no use
+    ├── FrameError           a peer sent invalid data
+    ├── ExamplesRefused      the examples that a peer lent are unusable
     ├── UnknownPeer          a node program named a peer that the world does not have
     └── Stalled              a simulation in which nothing can happen any more
 
-A message names what was wrong, where, and what to do about it.  A broken invariant inside Atoll is an `AssertionError`.
+A message names the mistake, its place, and the remedy.  A broken invariant inside Atoll is an `AssertionError`.
 """
 
 import contextlib
@@ -49,11 +49,11 @@ __all__ = [
 
 
 class AtollError(Exception):
-    """The root of the tree."""
+    """The base class of all Atoll exceptions."""
 
 
 class UserError(AtollError):
-    """What was asked for cannot be done as written."""
+    """The request cannot be carried out as written."""
 
 
 class ConfigError(UserError):
@@ -97,15 +97,15 @@ class MissingExtra(UserError):
 
 
 class EmulationError(UserError):
-    """What emulation needs is not here, or not allowed; the message says what to do."""
+    """A requirement of emulation is missing or not permitted; the message gives the remedy."""
 
 
 class FrameError(AtollError):
-    """What a peer sent is not what may be sent; the message says why.  The peer is dropped."""
+    """A peer sent invalid data; the message gives the reason.  The connection is dropped."""
 
 
 class ExamplesRefused(AtollError):
-    """What a peer lent is of no use; the message says why."""
+    """The examples that a peer lent are unusable; the message gives the reason."""
 
 
 class UnknownPeer(AtollError):
@@ -113,11 +113,11 @@ class UnknownPeer(AtollError):
 
 
 class Stalled(AtollError):
-    """A simulation in which nothing can happen any more; the message draws who waits for what."""
+    """A deadlock of a simulation; the message shows what each node waits for."""
 
 
 def nearest(wrong: str, valid: Iterable[str]) -> str:
-    """The tail of an error message: the valid name most like the wrong one, or the list of them.
+    """Returns the end of an error message: the valid name most similar to the wrong one, or all valid names.
 
     >>> nearest("trianlge", ["nine", "triangle"])
     "did you mean 'triangle'?"
@@ -133,7 +133,7 @@ def nearest(wrong: str, valid: Iterable[str]) -> str:
 
 @contextlib.contextmanager
 def needs_extra(extra: str, what: str) -> Iterator[None]:
-    """Imports of optional packages stand inside this, so that a missing one names the command that installs it.
+    """Wraps imports of optional packages: if one is missing, the error names the command that installs it.
 
     >>> with needs_extra("report", "the report page"):
     ...     import no_such_package
@@ -145,5 +145,5 @@ def needs_extra(extra: str, what: str) -> Iterator[None]:
         yield
     except ImportError as error:
         if (error.name or "").partition(".")[0] == "atoll":
-            raise  # a mistake of ours
+            raise  # a bug in Atoll
         raise MissingExtra(f"{what} needs: pip install 'atoll[{extra}]' ({error})") from None

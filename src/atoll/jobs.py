@@ -1,4 +1,4 @@
-"""Many pieces of work, a few at a time, each in a process of its own making."""
+"""Runs many jobs in a pool of processes, a few at a time."""
 
 import contextlib
 import signal
@@ -24,22 +24,22 @@ def do_all(
     every_s: float = 0.2,
     on_failure: Callable[[T, Exception], None] | None = None,
 ) -> Generator[tuple[T, R] | None, None, None]:
-    """Does something with everything.
+    """Calls a function for every item.
 
-    Yields each item with its result when it is done, and `None` every now and then in between, so that progress can be
-    shown.  Leaving early (an error, Ctrl-C) ends what is still running.
+    Yields each item with its result when it is done, and `None` regularly in between, so that progress can be shown.
+    Leaving early (an error, Ctrl-C) ends the processes that still run.
 
     Args:
-        do: what is done with each item; a function that can be pickled.
-        items: what it is done with.
+        do: the function for each item; it can be pickled.
+        items: its arguments.
         jobs: how many processes work at a time.
         every_s: how often `None` is yielded.
-        on_failure: is called with each item that could not be done, and why; the others go on.  If left out, the first
+        on_failure: is called with each item that failed, and the error; the others continue.  By default the first
             failure is raised here.
     """
     left = enumerate(items)
     while suspects := (yield from _do(do, left, jobs, every_s, on_failure)):
-        # A process died, and nobody knows which item it had: each is done again, alone.
+        # A process died, and its item is unknown: each suspect is done again, alone.
         for suspect in suspects:
             if (yield from _do(do, iter([suspect]), 1, every_s, on_failure)):
                 assert on_failure is not None, "else it was raised"
@@ -53,7 +53,7 @@ def _do(
     every_s: float,
     on_failure: Callable[[T, Exception], None] | None,
 ) -> Generator[tuple[T, R] | None, None, list[tuple[int, T]]]:
-    """Does what is left, and returns the items that were under way when a process died, if one did."""
+    """Does the remaining items; if a process died, returns the items that were running then."""
     pool = ProcessPoolExecutor(max(1, jobs), mp_context=_context(do), initializer=_begin)
     under_way: dict[Future[R], tuple[int, T]] = {}
     suspects: list[tuple[int, T]] = []
@@ -93,8 +93,8 @@ def _do(
 
 
 def _context(do: Callable[..., Any]) -> BaseContext:
-    """Where processes come from: on Linux, from one that has imported what they need, and nothing else; importing torch
-    takes longer than many a run.
+    """Returns how processes start: on Linux, from a fork server that has imported only the needed modules, since
+    importing torch takes longer than many runs.
     """
     if not sys.platform.startswith("linux"):
         return get_context("spawn")
@@ -107,7 +107,7 @@ def _context(do: Callable[..., Any]) -> BaseContext:
 
 @contextlib.contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """What is started here ignores Ctrl-C, from its first moment on: it would print a traceback."""
+    """Processes started here ignore Ctrl-C from the start; otherwise they would print a traceback."""
     try:
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     except ValueError:  # not the main thread
@@ -120,8 +120,8 @@ def _uninterrupted() -> Iterator[None]:
 
 
 def _begin() -> None:
-    """Ctrl-C goes to the whole group of processes; it is the first one's business to end the others.  If it was killed
-    and cannot, they end by themselves: they look every second.
+    """Ctrl-C reaches the whole process group, and the first process ends the others.  If it was killed, they end by
+    themselves: they check every second.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, _end_with_the_first)

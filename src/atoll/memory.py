@@ -1,8 +1,7 @@
-"""VectorMemory for large vectors, used again.
+"""Reusable memory for large vectors.
 
-A system hands out fresh memory page by page, and zeroes each page first: for a vector of a few megabytes that takes
-longer than adding it up.  Memory of vectors that nobody refers to any more is kept here for the next ones of the same
-size.
+The system allocates fresh memory page by page, and zeroes each page first: for a vector of a few megabytes this takes
+longer than summing it.  The memory of vectors without references is kept here for the next vectors of the same size.
 """
 
 import weakref
@@ -14,15 +13,15 @@ from numpy.typing import NDArray
 __all__ = ["LEAST_BYTES", "VectorMemory", "empty", "empty_bytes"]
 
 LEAST_BYTES = 1 << 18
-"""Smaller vectors are left to the system."""
+"""The system allocates smaller vectors."""
 STEP_BYTES = 1 << 16
 """Sizes are rounded up to a multiple of this, so that vectors of nearly the same size share memory."""
 KEPT_BYTES = 64 << 20
-"""How much free memory is kept, beside that of one vector which is larger than this."""
+"""The limit of free memory that is kept, besides one vector that is larger than this limit."""
 
 
 class VectorMemory:
-    """Hands out vectors; when a vector and all views of it are gone, its memory is free again."""
+    """Allocates vectors; when a vector and all its views are deleted, its memory is reused."""
 
     def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
         self._free: defaultdict[int, list[memoryview]] = defaultdict(list)
@@ -33,11 +32,11 @@ class VectorMemory:
         return sum(size * len(free) for size, free in list(self._free.items()))
 
     def empty(self, count: int) -> NDArray[np.float32]:
-        """A vector of float32 with any values in it."""
+        """Returns an uninitialised vector of float32."""
         return self.empty_bytes(4 * count).view(np.float32)
 
     def empty_bytes(self, size: int) -> NDArray[np.uint8]:
-        """Bytes with any values."""
+        """Returns uninitialised bytes."""
         if size < LEAST_BYTES:
             return np.empty(size, dtype=np.uint8)
         room = -(-size // STEP_BYTES) * STEP_BYTES
@@ -65,6 +64,6 @@ class VectorMemory:
 
 _memory = VectorMemory()
 empty = _memory.empty
-"""A vector of float32 with any values in it, of this process's memory."""
+"""Returns an uninitialised vector of float32 from this process's memory."""
 empty_bytes = _memory.empty_bytes
 """The same for bytes."""

@@ -1,4 +1,4 @@
-"""`atoll node`: this machine takes part in a run, and shows how it gets on."""
+"""`atoll node`: this machine takes part in a run and shows its progress."""
 
 import asyncio
 import contextlib
@@ -33,14 +33,14 @@ def run_node(
     steps: int | None = None,
     save: Path | None = None,
 ) -> None:
-    """Takes part until Ctrl-C, or for so many steps.
+    """Takes part until Ctrl-C, or for a number of steps.
 
     Args:
         what: the run to begin, or an invitation to one.
-        machine: what this machine brings.
-        console: where to show it.
-        steps: how many.
-        save: where the model goes at the end.
+        machine: the resources and options of this machine.
+        console: shows the progress.
+        steps: the number of steps; `None`: no limit.
+        save: the file for the model at the end.
     """
     for option, path in (("--save", save), ("--checkpoint", machine.checkpoint)):
         if path and not path.parent.is_dir():
@@ -69,7 +69,7 @@ async def _run(
         finally:
             showing.cancel()
             await asyncio.wait([showing])
-            for number in (signal.SIGINT, signal.SIGTERM):  # leaving takes a moment; once more does not make it faster
+            for number in (signal.SIGINT, signal.SIGTERM):  # leaving takes a moment; a second signal is ignored
                 asyncio.get_running_loop().remove_signal_handler(number)
                 signal.signal(number, signal.SIG_IGN)
     told = f"Left. The trace is {member.trace}." if member.trace else "Left."
@@ -96,7 +96,7 @@ async def _show(board: Board, console: Console) -> None:
 
 
 def run_script_node(what: Card | Invitation, machine: LocalMachine, console: Console, script: list[str]) -> None:
-    """Runs a script whose `atoll.join()` takes this machine's place in a run; Ctrl-C and SIGTERM leave."""
+    """Runs a script whose `atoll.join()` takes this machine's seat in a run; Ctrl-C and SIGTERM leave the run."""
     if not Path(script[0]).is_file():
         raise InvitationError(f"there is no script {script[0]}")
     if isinstance(what, Card) and what.strategy:

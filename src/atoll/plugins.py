@@ -1,4 +1,4 @@
-"""Plugins: strategies, codecs and tasks of other packages that are installed.
+"""Plugins: strategies, codecs and tasks of other installed packages.
 
 A package names the modules that register them, as entry points of the group `atoll.plugins`:
 

@@ -1,7 +1,7 @@
 """One seed, many streams.
 
-Every node, link and fault draws from a stream of its own, named by what it is for.  Adding a link or a draw then
-changes nobody else's weather, and the same seed gives the same run whatever order things are created in.
+Every node, link and fault draws from a stream of its own, named by its purpose.  Adding a link or a draw then
+does not change other streams, and the same seed gives the same run in any order of creation.
 """
 
 import hashlib

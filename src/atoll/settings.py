@@ -1,7 +1,7 @@
-"""Settings in a line of text: `every=4,via=ring,overlap`, as users write them behind a name and a colon.
+"""Settings in a line of text: `every=4,via=ring,overlap`, as users write them after a name and a colon.
 
-What may be written is what a dataclass's fields or a function's keywords say.  Mistakes are refused in one line with
-what was expected.
+The fields of a dataclass or the keywords of a function define the valid settings.  An error message is one line, and
+names the expected value.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class NumberRange:
-    """What a number may be."""
+    """The bounds of a number."""
 
     least: float = 0.0
     most: float = 1e9
@@ -44,17 +44,17 @@ class NumberRange:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """How a setting that is neither a number, a choice nor a switch is read."""
+    """Reads a setting that is not a number, a choice or a switch."""
 
     read: Callable[[str, str], Any]
-    """Makes a value of the text, and of where it stands."""
+    """Makes a value from the text and its place."""
     expected: str
     write: Callable[[Any], str] = str
 
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """A choice whose names are known when it is read."""
+    """A choice whose names are looked up when it is read."""
 
     names: Callable[[], tuple[str, ...]]
 
@@ -64,7 +64,7 @@ Count = Annotated[int, NumberRange(1)]
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Something that a user may set."""
+    """One setting that a user may change."""
 
     name: str
     kind: Any
@@ -73,7 +73,7 @@ class Setting:
 
     @classmethod
     def of(cls, name: str, hint: Any, default: Any) -> "Setting":
-        """What a type hint says of it."""
+        """Makes a setting from a type hint."""
         if typing.get_origin(hint) is Annotated:
             kind, how = typing.get_args(hint)
             return cls(name, kind, default, how)
@@ -81,14 +81,14 @@ class Setting:
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """What it may be, where it is a choice."""
+        """The valid names, if it is a choice."""
         if isinstance(self.how, OneOf):
             return self.how.names()
         return typing.get_args(self.kind) if typing.get_origin(self.kind) is Literal else ()
 
     @property
     def expected(self) -> str:
-        """What it may be, for people."""
+        """The valid values, in words."""
         if isinstance(self.how, Read):
             return self.how.expected
         if self.choices:
@@ -98,7 +98,7 @@ class Setting:
         return ("a whole number" if self.kind is int else "a number") + str(self.how)
 
     def read(self, text: str, where: str, error: type[AtollError]) -> Any:
-        """The value that a user wrote."""
+        """Reads the value that a user wrote."""
         if isinstance(self.how, Read):
             return self.how.read(text, f"{where}, {self.name}")
         value: Any = None
@@ -118,7 +118,7 @@ class Setting:
         return value
 
     def write(self, value: Any) -> str:
-        """A value as a user would write it."""
+        """Returns a value as a user would write it."""
         if isinstance(self.how, Read):
             return f"{self.name}={self.how.write(value)}"
         if self.kind is bool:
@@ -130,7 +130,7 @@ _SIZE = re.compile(r"([0-9.]+)\s*([kKMGT]?)(B?)")
 
 
 def parse_size(text: str, what: str = "") -> float:
-    """Bytes; `what` says in errors where the size stands.
+    """Reads a size in bytes; `what` names its place in error messages.
 
     >>> parse_size("6GB")
     6000000000.0
@@ -151,7 +151,7 @@ def parse_size(text: str, what: str = "") -> float:
 
 
 def settings_of(source: Callable[..., Any]) -> tuple[Setting, ...]:
-    """What a dataclass's fields, or a function's keywords, say that may be set."""
+    """Returns the settings that a dataclass's fields, or a function's keywords, define."""
     hints = typing.get_type_hints(source, include_extras=True)
     if dataclasses.is_dataclass(source):
         return tuple(Setting.of(field.name, hints[field.name], field.default) for field in dataclasses.fields(source))
@@ -163,13 +163,13 @@ def settings_of(source: Callable[..., Any]) -> tuple[Setting, ...]:
 
 
 def parse_settings(text: str, settings: Iterable[Setting], where: str, error: type[AtollError]) -> dict[str, Any]:
-    """What a user has set.
+    """Reads the settings that a user wrote.
 
     Args:
         text: `every=4,via=ring,overlap`.
-        settings: what may be set.
-        where: the first words of errors.
-        error: what is raised.
+        settings: the valid settings.
+        where: the first words of error messages.
+        error: the exception to raise.
     """
     known = {setting.name: setting for setting in settings}
     found: dict[str, Any] = {}
@@ -186,7 +186,7 @@ def parse_settings(text: str, settings: Iterable[Setting], where: str, error: ty
 
 
 def write_settings(values: Mapping[str, Any], settings: Iterable[Setting]) -> str:
-    """The same as text, without what is a default."""
+    """Writes settings as text, without those that have their default."""
     return ",".join(
         setting.write(values[setting.name])
         for setting in settings
@@ -195,7 +195,7 @@ def write_settings(values: Mapping[str, Any], settings: Iterable[Setting]) -> st
 
 
 def _bare(word: str, settings: dict[str, Setting], where: str, error: type[AtollError]) -> tuple[str, str]:
-    """A word alone: a switch turned on, or a choice that only one setting has."""
+    """Reads a single word: it turns on a switch, or is a choice that only one setting has."""
     if word in settings and settings[word].kind is bool:
         return word, "yes"
     having = [setting.name for setting in settings.values() if word in setting.choices]

@@ -1,4 +1,4 @@
-"""What parts put into a checkpoint: named arrays, in files or between processes; no code travels with them."""
+"""The content of a checkpoint: named arrays, in files or between processes; they contain no code."""
 
 import json
 from typing import Any, TypeAlias
@@ -12,7 +12,7 @@ Saved: TypeAlias = dict[str, NDArray[Any]]
 
 
 def note(fact: Any) -> NDArray[np.uint8]:
-    """A fact that JSON has, as an array.
+    """Encodes a JSON value as an array.
 
     >>> read_note(note({"steps": 3}))
     {'steps': 3}
@@ -25,10 +25,10 @@ def read_note(array: NDArray[Any]) -> Any:
 
 
 def under(name: str, saved: Saved) -> Saved:
-    """A part's arrays as arrays of the whole."""
+    """Adds a part's name to the names of its arrays."""
     return {f"{name}/{key}": value for key, value in saved.items()}
 
 
 def section(name: str, saved: Saved) -> Saved:
-    """The arrays that `under` has named."""
+    """Returns the arrays that `under` named, under their own names."""
     return {key.removeprefix(f"{name}/"): value for key, value in saved.items() if key.startswith(f"{name}/")}

@@ -1,4 +1,4 @@
-"""What is asked of whole vectors, quickly: they may have a billion values, and training waits meanwhile."""
+"""Fast operations on whole vectors: they may have a billion values, and training waits meanwhile."""
 
 import math
 import zlib
@@ -26,12 +26,12 @@ __all__ = [
 Vector: TypeAlias = NDArray[np.float32]
 Matrix: TypeAlias = NDArray[np.float64]
 SLAB = 1 << 16
-"""How many values stay in the cache while something is worked out."""
+"""How many values fit in the cache during a computation."""
 
 
 def all_finite(values: Vector) -> bool:
-    """Whether all values are finite.  Their squares' sum says so, and needs no memory; where it is too large to tell,
-    they are looked at one by one.
+    """Returns whether all values are finite.  A finite sum of squares proves it, and needs no memory; otherwise each
+    value is checked.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         squares = float(np.dot(values, values))
@@ -39,7 +39,7 @@ def all_finite(values: Vector) -> bool:
 
 
 def length(values: Vector) -> float:
-    """Of a vector, whatever its values are; infinite if they are too large, or not finite."""
+    """Returns the length of a vector; infinite if its values are too large, or not finite."""
     with np.errstate(over="ignore", invalid="ignore"):
         squares = float(np.dot(values, values))
         if not math.isfinite(squares):
@@ -48,7 +48,7 @@ def length(values: Vector) -> float:
 
 
 def distance(values: Vector, factor: float, origin: Vector | None) -> float:
-    """The length of values · factor − origin, worked out slab by slab."""
+    """The length of values · factor − origin, computed slab by slab."""
     if factor == 1 and origin is None:
         return length(values)
     squares = 0.0
@@ -64,32 +64,32 @@ def distance(values: Vector, factor: float, origin: Vector | None) -> float:
 
 
 def copied(values: Vector) -> Vector:
-    """A copy, in memory that is used again."""
+    """Returns a copy, in reusable memory."""
     found = empty(len(values))
     found[:] = values
     return found
 
 
 def minus(one: Vector, other: Vector) -> Vector:
-    """One − other, in memory that is used again."""
+    """Returns one − other, in reusable memory."""
     found: Vector = np.subtract(one, other, out=empty(len(one)))
     return found
 
 
 def plus(one: Vector, other: Vector) -> Vector:
-    """One + other, in memory that is used again."""
+    """Returns one + other, in reusable memory."""
     found: Vector = np.add(one, other, out=empty(len(one)))
     return found
 
 
 def times(values: Vector, factor: float) -> Vector:
-    """Values · factor, in memory that is used again."""
+    """Returns values · factor, in reusable memory."""
     found: Vector = np.multiply(values, np.float32(factor), out=empty(len(values)))
     return found
 
 
 def joined(parts: list[Vector]) -> Vector:
-    """One vector of several.  If they lie one after the other in memory already, it is a view."""
+    """Joins several vectors to one.  If they are contiguous in memory already, the result is a view."""
     if len(parts) == 1:
         return parts[0]
     base = parts[0].base
@@ -106,7 +106,7 @@ def joined(parts: list[Vector]) -> Vector:
 
 
 def digest(values: Vector | None, before: str = "") -> str:
-    """Differs where vectors do, but for one chance in four billion; empty for none.
+    """Returns a checksum (CRC-32) of a vector; empty for `None`.
 
     Args:
         values: a vector, or a part of it.

@@ -3,7 +3,7 @@
 The file holds the node's name, the addresses of its peers, and the program to run: `module:function`, a function of a
 world and of settings that returns a coroutine.  The function is called before the run begins.  The process prints
 `ready` when it is connected, reads the start time from stdin, and writes the program's result beside its trace.
-SIGTERM cancels the program; the node then leaves the run in order.
+SIGTERM cancels the program; the node then leaves the run cleanly.
 """
 
 import asyncio

@@ -70,7 +70,7 @@ class Registry:
             await carrier.receive()  # until the guest has read it and disconnects
 
     def _find_seat(self, identity: str, wanted: str) -> tuple[str, str]:
-        """Returns a name for a key, or why no name is free.  The order of preference: the name that the key had, one that
+        """Returns a name for a key, or why no name is free.  Order of preference: the name that the key had, one that
         no key had, one whose holder is unreachable; among equals, the name that it asks for.
         """
         now = asyncio.get_running_loop().time()

@@ -287,8 +287,8 @@ class Session:
         return max(SUSPECT_S, 4 * self.round_trip_s, 3 * self._gap_s)
 
     def _look_for_progress(self, now: float) -> None:
-        """Drops the bulk connection if it makes no progress while heartbeats arrive.  It would wait for TCP's time-out; a
-        new one resumes at once.
+        """Drops the bulk connection if it makes no progress while heartbeats arrive.  It would wait for TCP's time-out;
+        a new one resumes at once.
         """
         way = self._ways[Lane.BULK]
         if way.carrier is None or not way.sent:

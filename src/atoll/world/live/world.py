@@ -191,7 +191,7 @@ class LiveWorld(World):
         return await asyncio.get_running_loop().run_in_executor(self._helpers, work)
 
     def _seed_torch(self) -> None:
-        """Seeds torch once per node, with the same seed in every world."""
+        """Seeds torch once, with the node's own seed, which is the same in every world."""
         torch = sys.modules.get("torch")
         if torch is not None and not self._is_torch_seeded:
             torch.manual_seed(derive(self._seed, "torch", self._name) % 2**63)
