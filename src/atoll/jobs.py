@@ -30,7 +30,7 @@ def do_all(
     Leaving early (an error, Ctrl-C) ends the processes that still run.
 
     Args:
-        do: the function for each item; it can be pickled.
+        do: the function for each item; it must be picklable.
         items: its arguments.
         jobs: how many processes work at a time.
         every_s: how often `None` is yielded.

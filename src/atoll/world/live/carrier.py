@@ -1,4 +1,4 @@
-"""Carriers transport frames.  This one is a TCP connection, encrypted or not; `tunnel.py` has the other kind.
+"""Carriers transport frames.  Here they are TCP connections, encrypted or not; `tunnel.py` has the other kind.
 
 The loop's own `sock_*` calls read and write sockets, directly into and from the buffers of messages.  TLS runs in
 memory in between.

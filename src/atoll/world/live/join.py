@@ -39,7 +39,7 @@ class Refused(InvitationError):
 
 
 async def ask_for_seat(invitation: Invitation, identity: Identity, wanted: str = "") -> Seat:
-    """Asks the addresses in the invitation for a seat, all of them if necessary.
+    """Asks the nodes that the invitation names for a seat, all of them if necessary.
 
     Args:
         invitation: to the run.

@@ -1,5 +1,5 @@
-"""Routes around dead links: while there is no direct connection to a peer, a node that reaches both relays the frames.
-This node also relays frames between other nodes.
+"""Routes around dead links: while there is no direct connection to a peer, frames go through a third node that reaches
+both sides.  This node also relays frames between other nodes.
 """
 
 import asyncio
@@ -69,7 +69,7 @@ class RelayRoutes:
                     await change.wait()
 
     def _third(self, session: Session) -> Session | None:
-        """Returns the relay with the shortest round trip, of the nodes that reach both."""
+        """Returns the third node with the shortest round trip to the peer; `None` if no node reaches it."""
         found = [
             each
             for each in self._host.sessions.values()
