@@ -21,7 +21,7 @@ from atoll.errors import (
 )
 from atoll.network import Network, load_network
 from atoll.trace import Trace, read_trace
-from atoll.version import VERSION as __version__  # noqa: N811 - the name that everybody looks for
+from atoll.version import VERSION as __version__  # noqa: N811 - the usual name
 from atoll.world import Lane, Message, Peer, Physics, Simulation, World
 
 if TYPE_CHECKING:
@@ -75,12 +75,12 @@ _NEEDS_TORCH = {
 
 
 def __getattr__(name: str) -> Any:
-    """What needs torch is loaded when it is asked for."""
+    """Loads names that need torch on first use."""
     if name in _NEEDS_TORCH:
         return getattr(importlib.import_module(_NEEDS_TORCH[name]), name)
     raise AttributeError(f"module 'atoll' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    """So that completion shows what is not loaded yet."""
+    """Lists names that are not loaded yet too, for completion."""
     return sorted({*globals(), *__all__})

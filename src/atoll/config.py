@@ -43,9 +43,9 @@ class RunConfig:
     """The nodes and links of a simulated or emulated run."""
     world: WorldName = "sim"
     task: str = "digits"
-    """What is learned."""
+    """The training task."""
     data: Path | None = None
-    """Where its data is, if it needs any."""
+    """The folder of its data, if it needs any."""
     strategy: str = ""
     """The communication strategy; empty: the script's own."""
     shards: str = "dirichlet:0.3"

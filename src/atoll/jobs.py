@@ -128,7 +128,7 @@ def _begin() -> None:
     signal.setitimer(signal.ITIMER_REAL, 1.0, 1.0)
 
 
-def _end_with_the_first(number: int, frame: object) -> None:  # noqa: ARG001 - what a handler is called with
+def _end_with_the_first(number: int, frame: object) -> None:  # noqa: ARG001 - the arguments of a handler
     first = parent_process()
     if first is None or not first.is_alive():
         signal.raise_signal(signal.SIGKILL)
