@@ -45,7 +45,7 @@ class RunConfig:
     task: str = "digits"
     """The training task."""
     data: Path | None = None
-    """The folder of its data, if it needs any."""
+    """The path of its data, if it needs any."""
     strategy: str = ""
     """The communication strategy; empty: the script's own."""
     shards: str = "dirichlet:0.3"
