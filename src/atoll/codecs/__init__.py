@@ -1,4 +1,4 @@
-"""Vectors in few bytes, and error feedback for what is lost.  Every file here registers its codecs."""
+"""Codecs compress vectors; error feedback keeps their loss.  Every file here registers its codecs."""
 
 import importlib
 import pkgutil

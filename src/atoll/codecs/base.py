@@ -1,7 +1,7 @@
-"""What a codec is: a vector of floats in, bytes of a known size out, and back.
+"""The interface of codecs: a vector of floats in, bytes of a known size out, and back.
 
 Codecs are frozen values without state.  They work on torch tensors wherever those live; nothing leaves the device.
-What a codec loses is the business of `atoll.codecs.feedback`.
+`atoll.codecs.feedback` keeps the compression error.
 """
 
 import abc
@@ -15,12 +15,12 @@ from torch import Tensor
 __all__ = ["CODECS", "SLAB", "Codec", "as_bytes", "from_bytes", "register", "slabs"]
 
 SLAB = 1 << 18
-"""Values that are worked on at a time on a CPU: they stay in its cache, and so do their temporaries."""
+"""How many values a CPU processes at a time: they and their temporaries stay in its cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class Codec(abc.ABC):
-    """A way to write a vector in few bytes."""
+    """Encodes a vector in few bytes."""
 
     summable: ClassVar[bool] = False
     """Whether encoded forms of one key can be added, as vectors of float32, and decoded as the sum."""
@@ -37,28 +37,28 @@ class Codec(abc.ABC):
 
         Args:
             values: one dimension, all finite.
-            key: what all members of an exchange have in common, for codecs that draw something.
+            key: a random seed that all members of an exchange share, for codecs that draw random numbers.
         """
 
     @abc.abstractmethod
     def decode(self, encoded: Tensor, count: int, key: int = 0) -> Tensor:
-        """The `count` values, as nearly as they were kept."""
+        """The `count` values, as exact as the codec keeps them."""
 
 
 def as_bytes(*parts: Tensor) -> Tensor:
-    """Tensors one after the other, as bytes."""
+    """Concatenates tensors as bytes."""
     pieces = [part.flatten().contiguous().view(torch.uint8) for part in parts if part.numel()]
     return torch.cat(pieces) if pieces else parts[0].new_zeros(0, dtype=torch.uint8)
 
 
 def from_bytes(encoded: Tensor, dtype: torch.dtype, start: int, count: int) -> Tensor:
-    """`count` numbers that begin at a byte."""
+    """Reads `count` numbers that begin at byte `start`."""
     size = dtype.itemsize * count
-    return encoded[start : start + size].clone().view(dtype)  # a copy: where they begin may not be aligned
+    return encoded[start : start + size].clone().view(dtype)  # a copy: the start may not be aligned
 
 
 def slabs(values: Tensor, multiple: int) -> list[Tensor]:
-    """A vector in pieces to work on one after the other, each but the last a whole number of `multiple`."""
+    """Splits a vector in pieces to process one by one; each size but the last is a multiple of `multiple`."""
     if values.device.type != "cpu":
         return [values] if len(values) else []
     size = max(1, SLAB // multiple) * multiple
@@ -66,16 +66,16 @@ def slabs(values: Tensor, multiple: int) -> list[Tensor]:
 
 
 CODECS: dict[str, tuple[Callable[[float], Codec], float | None, str]] = {}
-"""By name: how each is made of its number, that number by default (`None`: it has none), and what it keeps."""
+"""By name: the function that makes the codec from its number, the default number (`None`: no number), a description."""
 
 
 def register(name: str, make: Callable[[float], Codec], about: str, *, number: float | None = None) -> None:
-    """Makes a codec one that users can write.
+    """Registers a codec under a name that users can write.
 
     Args:
-        name: what they write.
-        make: makes it of the number behind the slash.
-        about: what it keeps.
-        number: that number by default; it has none if left out.
+        name: the name.
+        make: makes the codec from the number after the slash.
+        about: describes the values that it keeps.
+        number: the default number; without it, the codec takes no number.
     """
     CODECS[name] = make, number, about

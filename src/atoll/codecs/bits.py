@@ -1,4 +1,4 @@
-"""Small whole numbers, packed without gaps."""
+"""Small integers, packed without gaps."""
 
 import torch
 from torch import Tensor

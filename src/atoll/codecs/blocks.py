@@ -15,7 +15,7 @@ BLOCK = 256
 
 @dataclass(frozen=True, slots=True)
 class Blocks(Codec):
-    """Whole numbers between −127 and 127 (or −7 and 7) times a scale, by which the largest of a block is exact."""
+    """Integers from −127 to 127 (or −7 to 7) times a scale; the scale makes the largest value of a block exact."""
 
     bits: int = 8
 

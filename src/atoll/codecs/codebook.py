@@ -1,4 +1,4 @@
-"""One or two bits a value: which bin it lies in.  A codebook says what each bin means."""
+"""One or two bits a value: the bin that it lies in.  A codebook holds the value of each bin."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ BLOCK = 4096
 
 @dataclass(frozen=True, slots=True)
 class Codebook(Codec):
-    """1 bit: the sign; 2 bits: also whether it is beyond 1.5 σ.  A bin stands for the mean of what fell into it.
+    """1 bit: the sign; 2 bits: also whether it is beyond 1.5 σ.  A bin stands for the mean of its values.
 
     Each block of 4096 values has its own codebook, of 16-bit floats.
     """
@@ -69,7 +69,7 @@ def bins(rows: Tensor, bits: int) -> tuple[Tensor, Tensor]:
     zero += high
     zero += low
     zero += 3
-    # What is beyond an edge: how far beyond, and the edge itself for each.
+    # The sum of values beyond an edge: how far each is beyond, plus the edge itself for each.
     total_high = from_high.clamp_min_(0).sum(1) + edge[:, 0] * many_high
     total_low = from_low.clamp_max_(0).sum(1) - edge[:, 0] * many_low
     book = [
@@ -82,7 +82,7 @@ def bins(rows: Tensor, bits: int) -> tuple[Tensor, Tensor]:
 
 
 def _below(values: Tensor) -> Tensor:
-    """−1 where a value has the sign bit, else 0: three times as quick as a comparison."""
+    """−1 where a value has the sign bit, else 0: three times as fast as a comparison."""
     return values.contiguous().view(torch.int32) >> 31
 
 

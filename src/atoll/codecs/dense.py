@@ -13,7 +13,7 @@ __all__ = ["Dense", "Half"]
 
 @dataclass(frozen=True, slots=True)
 class Dense(Codec):
-    """As it is."""
+    """Uncompressed float32."""
 
     summable: ClassVar[bool] = True
 
@@ -29,7 +29,7 @@ class Dense(Codec):
 
 @dataclass(frozen=True, slots=True)
 class Half(Codec):
-    """16 bits a value: bfloat16 (the range of 32 bits), or float16 (finer; what is too large becomes the largest)."""
+    """16 bits a value: bfloat16 (the range of 32 bits), or float16 (finer; too large values are clamped)."""
 
     brain: bool = True
 

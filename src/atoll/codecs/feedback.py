@@ -1,7 +1,7 @@
-"""Error feedback: what was not sent is kept and goes with the next message.
+"""Error feedback: the unsent part of the values is kept and added to the next message.
 
-One mechanism for all codecs and reductions: they say what of the values given to them they did not send.  Sent plus
-kept is given, always.
+All codecs and reductions use this one mechanism: they return the part of the given values that they did not send.
+Sent plus kept always equals given.
 """
 
 import numpy as np
@@ -15,16 +15,16 @@ class Feedback:
     """One node's residual for one stream of messages.
 
     Args:
-        decay: what the residual is multiplied with before each message (SparseLoCo: 0.95).
+        decay: a factor for the residual before each message (SparseLoCo: 0.95).
     """
 
     def __init__(self, *, decay: float = 1.0) -> None:
         self._decay = np.float32(decay)
         self.kept: Vector | None = None
-        """What was given and not sent: part of checkpoints."""
+        """The values that were given and not sent: part of checkpoints."""
 
     def given(self, values: Vector) -> Vector:
-        """What is to be sent now: the values and what was kept, which is no longer kept."""
+        """The values to send now: the given ones plus the residual, which is then cleared."""
         kept, self.kept = self.kept, None
         if kept is None:
             return values
@@ -33,10 +33,10 @@ class Feedback:
         return found
 
     def keep(self, unsent: Vector | None) -> None:
-        """A message is on its way, without this."""
+        """Keeps the part that the last message did not contain."""
         self.kept = unsent
 
     def flush(self) -> Vector | None:
-        """All that is kept, once: a node that leaves sends it last."""
+        """Returns the residual and clears it: a node that leaves sends it last."""
         kept, self.kept = self.kept, None
         return kept

@@ -1,4 +1,4 @@
-"""A few values and where they stand: the largest of all, the largest of each chunk, or places that everybody knows."""
+"""A few values and their places: the largest of all, the largest of each chunk, or places that all members know."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -20,7 +20,7 @@ def kept(count: int, ratio: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TopK(Codec):
-    """The largest of the whole vector, in bfloat16, with packed places."""
+    """The largest values of the whole vector, in bfloat16, with packed places."""
 
     sparse: ClassVar[bool] = True
     ratio: float = 0.01
@@ -46,8 +46,7 @@ class TopK(Codec):
 
 @dataclass(frozen=True, slots=True)
 class ChunkTopK(Codec):
-    """The largest `keep` of each `chunk` values (SparseLoCo; DeMo): places take log₂ chunk bits, and finding them is
-    quick.
+    """The largest `keep` of each `chunk` values (SparseLoCo; DeMo): places take log₂ chunk bits and are fast to find.
 
     With 2 bits a value, the values are written as bins of one codebook; with 16, as bfloat16.
     """
@@ -58,7 +57,7 @@ class ChunkTopK(Codec):
     bits: int = 16
 
     def _shape(self, count: int) -> tuple[int, int]:
-        """How many chunks, and how many are kept of each."""
+        """The number of chunks, and how many values of each are kept."""
         chunks = -(-count // self.chunk)
         return chunks, min(self.keep, self.chunk) if count >= self.chunk else min(self.keep, count)
 
@@ -103,10 +102,10 @@ class ChunkTopK(Codec):
 
 
 def _largest(rows: Tensor, keep: int) -> Tensor:
-    """Where the largest `keep` of each row stand.
+    """The places of the largest `keep` values of each row.
 
-    If a row is cut in groups, its largest `keep` all lie in the `keep` groups with the largest maxima: any other
-    group's are below `keep` values already.  Maxima are cheap; so groups of four are chosen before their members.
+    If a row is split in groups, its largest `keep` all lie in the `keep` groups with the largest maxima: all values of
+    other groups are below `keep` maxima.  Maxima are cheap, so groups of four are selected before their values.
     """
     count, width_ = rows.shape
     if width_ % 4 or width_ // 4 < keep:
@@ -120,8 +119,8 @@ def _largest(rows: Tensor, keep: int) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class RandomK(Codec):
-    """Values at places that the key draws, one in each stretch of 1/ratio: no places are sent, and forms of one key can
-    be added.
+    """Values at random places drawn from the key, one in each run of 1/ratio values: no places are sent, and encoded
+    forms of one key can be added.
     """
 
     summable: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""Codecs that look at the vector in another basis: cosines of chunks, or a matrix of low rank."""
+"""Codecs that use another basis: cosines of chunks, or a low-rank matrix."""
 
 import math
 from dataclasses import dataclass
@@ -62,8 +62,8 @@ def matrix_shape(count: int) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class LowRank(Codec):
-    """The vector as a matrix, and of that the two factors of low rank that a power iteration finds (PowerSGD; Vogels et
-    al., 2019).
+    """The vector as a matrix, approximated by two low-rank factors from a power iteration (PowerSGD; Vogels et al.,
+    2019).
     """
 
     rank: int = 2

@@ -1,4 +1,4 @@
-"""How vectors are combined between nodes: collectives in which everybody takes part."""
+"""Collectives combine the vectors of nodes; every member of the round takes part."""
 
 from atoll.collectives.algorithms import COLLECTIVES, Collective, broadcast
 from atoll.collectives.judge import Judge, TrailerLayout

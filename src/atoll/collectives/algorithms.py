@@ -3,17 +3,16 @@
 N nodes, M bytes, α latency, β seconds a byte of each node's access link:
 
 ====================  ==============================================  ==========================================
-gather                everybody tells everybody everything            α + (N−1)·Mβ
-star                  everybody to the first, and back                2α + 2(N−1)·Mβ
-direct                everybody sums a share, and tells everybody     2α + 2(N−1)/N·Mβ
-ring                  shares go round twice                           2(N−1)α + 2(N−1)/N·Mβ
+gather                every member sends its vector to all others     α + (N−1)·Mβ
+star                  all send to the first member, which broadcasts  2α + 2(N−1)·Mβ
+direct                each member sums one share and sends it to all  2α + 2(N−1)/N·Mβ
+ring                  shares travel around the ring twice             2(N−1)α + 2(N−1)/N·Mβ
 tree                  up a binomial tree and down again               2·log₂N·α + 2·log₂N·Mβ
-halving_doubling      halves with ever nearer partners, and back      2·log₂N·α + 2(N−1)/N·Mβ  (N a power of two)
+halving_doubling      recursive halving, then recursive doubling      2·log₂N·α + 2(N−1)/N·Mβ  (N a power of two)
 ====================  ==============================================  ==========================================
 
-A link that is lost in the middle freezes what goes over it and nothing else; the transport resumes it.  Who no longer
-wants to wait cancels, and keeps its own vector.  No value is added twice: every share is summed by one member only, in
-a fixed order.
+A link that fails during a collective delays only its own messages; the transport resumes them.  A member that stops
+waiting cancels and keeps its own vector.  No value is added twice: only one member sums each share, in a fixed order.
 """
 
 import itertools
@@ -29,11 +28,11 @@ __all__ = ["COLLECTIVES", "Collective", "broadcast", "collective"]
 Collective = Callable[[Round, Vector], Awaitable[Vector]]
 COLLECTIVES: dict[str, Collective] = {}
 PIECE_VALUES = 1 << 18
-"""What is added up at a time, a megabyte: less makes more messages."""
+"""The size of one piece: a megabyte.  Smaller pieces need more messages."""
 
 
 def collective(name: str) -> Callable[[Collective], Collective]:
-    """Makes a function the collective of a name, which strategies can go by (`via=`)."""
+    """Registers a function as the collective `name`, which strategies can use (`via=`)."""
 
     def register(sum_up: Collective) -> Collective:
         COLLECTIVES[name] = sum_up
@@ -59,7 +58,7 @@ async def star(meeting: Round, vector: Vector) -> Vector:
 
 @collective("gather")
 async def gather(meeting: Round, vector: Vector) -> Vector:
-    """Everybody sends all to everybody, and everybody adds up: least latency, most bytes."""
+    """Every member sends its vector to all others, and each sums all: lowest latency, most bytes."""
     bodies = await meeting.gather(vector.tobytes())
     total = np.frombuffer(bodies[0], dtype=np.float32).copy()
     for body in bodies[1:]:
@@ -69,9 +68,9 @@ async def gather(meeting: Round, vector: Vector) -> Vector:
 
 @collective("direct")
 async def direct(meeting: Round, vector: Vector) -> Vector:
-    """Reduce-scatter and all-gather, everybody with everybody at once.
+    """Reduce-scatter and all-gather, both between all pairs of members at once.
 
-    Large shares go in pieces: some are added up while others are on their way, and a latency less is waited for.
+    Large shares are sent in pieces: some are summed while others are in flight, which saves one latency.
     """
     rank, size = meeting.rank, meeting.size
     others = [(rank + step) % size for step in range(1, size)]
@@ -85,7 +84,7 @@ async def direct(meeting: Round, vector: Vector) -> Vector:
             received = {other: await meeting.receive(other, f"part {piece}") for other in others}
             received[rank] = shares[rank][piece]
             total = received[0].copy()
-            for other in range(1, size):  # in the order of ranks, whoever came first
+            for other in range(1, size):  # in rank order, not in order of arrival
                 total += received[other]
             for other in others:
                 send(other, f"sum {piece}", total)
@@ -131,7 +130,7 @@ async def tree(meeting: Round, vector: Vector) -> Vector:
         if rank > 0:
             total = await meeting.receive(rank - (1 << top), f"down {top}")
         for level in reversed(range(top)):
-            if rank + (1 << level) < size:  # the largest subtree first, alone: the rest are nearer to the end anyway
+            if rank + (1 << level) < size:  # send to the largest subtree first, alone: it takes longest
                 child = rank + (1 << level)
                 await send.has_left(child, send(child, f"down {level}", total))
         return total
@@ -139,7 +138,7 @@ async def tree(meeting: Round, vector: Vector) -> Vector:
 
 @collective("hd")
 async def halving_doubling(meeting: Round, vector: Vector) -> Vector:
-    """Recursive halving and doubling; members beyond the largest power of two give theirs to a partner before."""
+    """Recursive halving and doubling; members beyond the largest power of two first add theirs to a partner's."""
     rank, size = meeting.rank, meeting.size
     core = 1 << (size.bit_length() - 1)
     async with meeting.sending() as send:
@@ -173,7 +172,7 @@ async def halving_doubling(meeting: Round, vector: Vector) -> Vector:
 
 
 async def broadcast(meeting: Round, root: int, body: Body) -> Body:
-    """One member's bytes to all, down a binomial tree: log₂N·α + log₂N·Mβ."""
+    """Sends one member's bytes to all, down a binomial tree: log₂N·α + log₂N·Mβ."""
     size = meeting.size
     place = (meeting.rank - root) % size
     levels = (size - 1).bit_length()

@@ -1,4 +1,4 @@
-"""How long a collective will take on links as they are: uneven, and shared by what a node sends at once.
+"""Predicts the time of a collective on uneven links, where all messages that a node sends at once share its uplink.
 
 A collective is a sequence of phases; in a phase some members send to others.  A phase ends when the slowest is done: a
 node's uplink carries all that it sends, its downlink all that it receives, and each message then takes its latency.
@@ -25,10 +25,10 @@ BRUTE_FORCE = 6
 
 @dataclass(frozen=True, eq=False, slots=True)
 class LinkMatrix:
-    """What is known of the links between members, by rank."""
+    """Measurements of the links between members, by rank."""
 
     latency_s: Matrix
-    """One way, from row to column."""
+    """One-way latency, from row to column."""
     up_s: Matrix
     """Seconds a byte of each member's uplink."""
     down_s: Matrix
@@ -53,7 +53,7 @@ class LinkMatrix:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Phase:
-    """Who sends to whom, and how much each sends and receives in all, as shares of the collective's size."""
+    """The messages of one phase, and the total each member sends and receives, as shares of the collective's size."""
 
     senders: NDArray[np.intp]
     receivers: NDArray[np.intp]
@@ -63,7 +63,7 @@ class _Phase:
 
 @cache
 def _phases(via: str, count: int) -> tuple[_Phase, ...]:
-    """What is sent in each phase of a collective, or of a broadcast, among `count` members."""
+    """The messages in each phase of a collective, or of a broadcast, among `count` members."""
     found = []
     for sends in _down(count, 1.0) if via == "broadcast" else _sends(via, count, 1.0):
         senders, receivers = (np.array([pair[i] for pair in sends], dtype=np.intp) for i in (0, 1))
@@ -76,7 +76,7 @@ def _phases(via: str, count: int) -> tuple[_Phase, ...]:
 
 
 def _sends(via: str, count: int, size: float) -> Iterator[Sends]:
-    """What is sent in each phase of a collective among `count` members of `size` bytes each."""
+    """The messages in each phase of a collective among `count` members of `size` bytes each."""
     ranks = range(count)
     share = size / count
     pairs = [(i, j) for i in ranks for j in ranks if i != j]
@@ -130,7 +130,7 @@ def collective_s(via: str, size: float, links: LinkMatrix) -> float:
 
 
 def broadcast_s(size: float, links: LinkMatrix) -> float:
-    """Seconds that one member's bytes take to all, down a binomial tree; the root is the worst one."""
+    """Seconds to broadcast one member's bytes down a binomial tree, from the root that takes longest."""
     worst = 0.0
     for root in range(links.size):
         turned = links.ordered([(root + i) % links.size for i in range(links.size)])
@@ -150,7 +150,7 @@ def ring_order(links: LinkMatrix) -> tuple[int, ...]:
     while len(order) < count:
         left = [i for i in range(count) if i not in order]
         order.append(min(left, key=lambda i: links.latency_s[order[-1], i]))
-    # Turning a stretch round exchanges two hops for two others.
+    # 2-opt: reversing a segment replaces two hops by two others.
     return _best_order(order, cost, fixed=1, change=lambda it, i, j: [*it[:i], *reversed(it[i : j + 1]), *it[j + 1 :]])
 
 
@@ -160,7 +160,7 @@ def tree_order(links: LinkMatrix, size: float) -> tuple[int, ...]:
     def cost(order: Sequence[int]) -> float:
         return collective_s("tree", size, links.ordered(order))
 
-    # Who is near to all comes first: the first is the root, and the others have the fewer children the later they come.
+    # Members with low latency to all come first: the first is the root, and later members have fewer children.
     nearest = sorted(range(links.size), key=lambda i: (links.latency_s[i].sum() + size * links.up_s[i], i))
     start = min(nearest, list(range(links.size)), key=cost)
     return _best_order(start, cost, fixed=0, change=_swapped)
@@ -173,8 +173,8 @@ def _best_order(
     fixed: int,
     change: Callable[[list[int], int, int], list[int]],
 ) -> tuple[int, ...]:
-    """The order with the least cost, all but the first `fixed` places open: of all orders where there are few members,
-    else by changes at two places while that helps.
+    """The order with the least cost; the first `fixed` places do not change.  With few members it tries all orders,
+    else it changes two places at a time while that lowers the cost.
     """
     count = len(start)
     if count <= BRUTE_FORCE:

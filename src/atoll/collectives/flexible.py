@@ -1,11 +1,11 @@
-"""Flexible communication (Tyagi & Swany, 2023): how much is sent, and by which collective, follow the links of now.
+"""Flexible communication (Tyagi & Swany, 2023): the compression ratio and the collective follow the current links.
 
-Every member measures its own links from ordinary traffic and small, seldom probes, and how much of its update each
-ratio would keep; these numbers travel in the round's tail.  So all members know the same of all links and decide alike,
-without another message: which of AR-Topk by its cheapest collective, of an all-gather of everybody's own largest
-values, and of sending everything, and which ratio, lie at the knee between the time of an exchange and what it keeps.
-AR-Topk is cheaper and keeps less of most members' updates, since the places are its leader's: how much less is measured
-too, and so is the time that choosing and spreading values takes.
+Every member measures its own links, from ordinary traffic and rare small probes, and the share of its update that each
+ratio would keep.  These numbers travel in the round's trailer.  So all members know the same links and make the same
+decision without another message.  They choose between AR-Topk by its cheapest collective, an all-gather of each
+member's own largest values, and sending everything, and they choose the ratio.  The choice is the knee between the time
+of an exchange and the share of the update that it keeps.  AR-Topk is cheaper but keeps less of most members' updates,
+since its leader chooses the places.  This loss is measured too, and so is the time to select and scatter values.
 """
 
 import asyncio
@@ -30,18 +30,18 @@ __all__ = ["RATIOS", "ExchangePlan", "Flexible", "knee"]
 
 RATIOS = tuple(float(ratio) for ratio in np.geomspace(0.1, 0.001, 9))
 TIME_WEIGHT, GAIN_WEIGHT = 0.8, 0.2
-"""What is not sent now is sent later, so a lower gain delays learning more than it loses: time counts for more."""
+"""Unsent values are sent later, so a lower gain delays learning more than it loses: time counts for more."""
 PROBE_S = 5.0
 HYSTERESIS = 0.9
-"""Another collective must take less than this much of the time."""
+"""A new collective must take less than this share of the current one's time."""
 LEAST_BYTES = 2000
-"""What must have left a member before it says how fast its uplink is; where rounds are small, over several of them."""
+"""A member must send this many bytes before it reports its uplink speed; small rounds are taken together."""
 LEAST_S = 1e-9
-"""Stands for a latency of nothing: 0 means that nobody has measured it."""
+"""Stands for zero latency, since 0 means that nobody has measured it."""
 LEAST_BYTE_S = 1e-13
 """Stands for an uplink on which bytes take no time, for the same reason."""
 MOVED = 0.1
-"""Gains or links that moved by more than this are a reason to think again."""
+"""A relative change of gains or links beyond this leads to a new choice."""
 DENSE = "dense"
 """The plan that sends everything."""
 _PING = struct.Struct("<Q")
@@ -49,20 +49,20 @@ _PING = struct.Struct("<Q")
 
 @dataclass(frozen=True, slots=True)
 class ExchangePlan:
-    """What the next exchange will be."""
+    """The ratio and the collective of the next exchange."""
 
     ratio: float
     via: str
-    """A collective for AR-Topk's values, `own`: everybody's own largest values to everybody, or `dense`: everything."""
+    """A collective for AR-Topk's values; `own`: an all-gather of own largest values; or `dense`: all values."""
     seconds: float
 
 
 def knee(times: list[float], gains: list[float]) -> int:
-    """Which candidate is the best compromise of short steps and high gain: the least 0.8·log time + 0.2·log 1/gain.
+    """The index of the best compromise of short steps and high gain: the least 0.8·log time + 0.2·log 1/gain.
 
-    Logarithms, so that a tenth less time is worth the same wherever the scale lies; and whole steps, computing
-    included, so that an exchange that hardly shows is not made smaller still.  Such a point lies on the Pareto front.
-    There are few candidates in one dimension: all are looked at.
+    With logarithms, a tenth less time has the same value at any scale.  Times are of whole steps with computation, so
+    an exchange that is already short is not made smaller still.  The result lies on the Pareto front.
+    There are few candidates, in one dimension, so all are tried.
     """
     scores = [
         TIME_WEIGHT * math.log(max(time, 1e-12)) - GAIN_WEIGHT * math.log(max(gain, 1e-12))
@@ -72,16 +72,16 @@ def knee(times: list[float], gains: list[float]) -> int:
 
 
 class Flexible(Reduction):
-    """Chooses anew when gains or links have moved.
+    """Chooses a new plan when gains or links have changed.
 
     Args:
-        lead: whose places are sent by AR-Topk.
+        lead: how AR-Topk selects the member whose places are sent.
         ratio: a fixed ratio; 0: chosen.
-        via: a fixed way; empty: chosen.
+        via: a fixed collective; empty: chosen.
     """
 
     exact = False
-    by_block = False  # one plan for all of it
+    by_block = False  # one plan for the whole vector
     vias = ("flexible",)
 
     def __init__(self, *, lead: Literal["star", "var"] = "star", ratio: float = 0.0, via: str = "") -> None:
@@ -92,9 +92,9 @@ class Flexible(Reduction):
         self._planned_for: tuple[Vector, Vector] | None = None
         self._gains = np.ones(len(RATIOS), dtype=np.float32)
         self._shared = 1.0
-        """What AR-Topk keeps, of what as many own largest values would."""
+        """The share that AR-Topk keeps, relative to the same number of own largest values."""
         self._last = 0.0, 0.0
-        """The squares that the last round of AR-Topk kept of the own update, and that its own largest values have."""
+        """Sums of squares of the own update: at the places of the last AR-Topk round, and of its own largest values."""
         self._known: LinkMatrix | None = None
         self._orders: dict[str, tuple[int, ...]] = {}
         """The members' ranks around the best ring, and down the best tree."""
@@ -102,15 +102,15 @@ class Flexible(Reduction):
         self._asked: dict[str, float] = {}
         self._up_s: float | None = None
         self._log = SendLog()
-        """What has left since the uplink was last measured."""
+        """Messages sent since the uplink was last measured."""
         self._compute_s = 0.0
         self._done_s = 0.0
         self._code_s = [0.0, 0.0]
-        """Seconds a value that this member computed in exchanges, sparse and dense ones."""
+        """This member's compute seconds per value in exchanges: sparse, then dense."""
         self._known_code_s = [0.0, 0.0]
         """The slowest member's."""
 
-    # What this member sees ---
+    # Measurements of this member ---
 
     def start(self, world: World, members: tuple[str, ...], spawn: Spawn) -> None:
         others = [name for name in members if name != world.name]
@@ -145,14 +145,14 @@ class Flexible(Reduction):
             message = await world.receive("pong")
             asked, known = self._asked.pop(message.sender, None), self._latency.get(message.sender)
             if asked is None:
-                continue  # it was asked by what this node was before it began anew
+                continue  # this node sent the ping before it restarted
             seconds = (world.now - asked) / 2
-            if known is None or seconds < 5 * known + 1:  # else the link was away meanwhile
+            if known is None or seconds < 5 * known + 1:  # else the link was down meanwhile
                 self._latency[message.sender] = max(seconds, LEAST_S)
 
     def _report(self, members: tuple[str, ...], values: Vector, computed_s: float) -> Vector:
-        """Own latencies and uplink, the squares that each ratio keeps of the own update, what making it took, and what
-        the last round kept.
+        """Own latencies and uplink, the sum of squares that each ratio keeps of the own update, the time to compute
+        the update, and what the last round kept.
         """
         latency = [self._latency.get(name, 0.0) for name in members]
         squares = np.square(values)
@@ -172,9 +172,9 @@ class Flexible(Reduction):
         return np.array(numbers, dtype=np.float32)
 
     def _observe(self, plan: ExchangePlan, count: int) -> None:
-        """Seconds a byte of the own uplink, from what left and how long that took; and seconds a value of computing.
+        """Measures the own uplink in seconds per byte, from the send log, and the computation in seconds per value.
 
-        A round of a small model is too short to tell; then it is what several rounds took together.
+        A round of a small model is too short to measure; then several rounds are taken together.
         """
         place, computed_s = int(plan.via == DENSE), self._log.computed_s / count
         self._code_s[place] += (computed_s - self._code_s[place]) * (0.3 if self._code_s[place] else 1.0)
@@ -185,7 +185,7 @@ class Flexible(Reduction):
             self._up_s = seen if self._up_s is None else 0.3 * self._up_s + 0.7 * seen
             self._log = SendLog()
 
-    # What all members decide alike ---
+    # The decision, the same on all members ---
 
     def _learn(self, reports: Vector, members: int) -> None:
         rows = reports.reshape(members, -1).astype(np.float64)
@@ -203,7 +203,7 @@ class Flexible(Reduction):
             self._known = LinkMatrix((latency + latency.T) / 2, up_s, up_s)
 
     def _decide(self, count: int, tail_bytes: int) -> tuple[ExchangePlan, str]:
-        """The plan for a vector of so many values, and why it is another one than before."""
+        """The plan for a vector of `count` values, and the reason if it differs from the last plan."""
         if self._known is None:
             return self._plan or ExchangePlan(self._ratio or RATIOS[len(RATIOS) // 2], self._via or "direct", 0.0), ""
         picture = (

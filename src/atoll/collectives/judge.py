@@ -1,13 +1,13 @@
-"""Judging what members bring to a round, before any of it is used.
+"""Checks the members' contributions to a round before any of them is used.
 
-Whoever adds up others' vectors looks at each first.  What is not finite is refused.  So is what is absurd by a bound
-that every member can compute: a vector that is many times as long as the others', for the work that its member did
-since the last round.  The sum is then over the rest.  A weight that is many times the others' is cut down.
+A member that sums others' vectors checks each one first.  It refuses a vector that is not finite.  It also refuses a
+vector whose norm, for the work that its member did since the last round, is many times the others'; every member can
+compute this bound.  The sum is then over the rest.  A weight that is many times the others' is reduced.
 
-A member that is refused a few times in a row is taken again, at the length of the others: its data would never be
-learned otherwise, and its vectors would stay long for that reason alone.
+A member that is refused a few times in a row is accepted again, scaled to the norm of the others.  Otherwise its data
+would never be learned, and its vectors would stay long for that reason alone.
 
-What is brought to the first round of a view is of times that nodes spent apart, and may differ more.
+Before the first round of a view, nodes trained apart, so their contributions may differ more.
 """
 
 import math
@@ -23,15 +23,15 @@ from atoll.vectors import Vector, copied, distance, length
 __all__ = ["Judge", "TrailerLayout"]
 
 FAR_OUT = 5.0
-"""How many times as long as the median of the others' a vector may be: what a node has learned in some steps."""
+"""Limit for a vector's norm, in medians of the others' norms; for the change of a model over some steps."""
 FAR_OUT_APART = 100.0
-"""The same in the first round of a view, which is of times that nodes spent apart."""
+"""The same in the first round of a view: nodes trained apart before it."""
 FAR_OUT_GRADIENT = 50.0
-"""The same of one step's gradient: those of single batches differ much."""
+"""The same for the gradient of one step: gradients of single batches differ much."""
 HEAVY = 10.0
-"""How many times the median of the others' a weight may be."""
+"""Limit for a member's weight, in medians of the others' weights."""
 BUSY = 100.0
-"""How many times as much as the median of the others a member may have worked."""
+"""Limit for a member's work, in medians of the others' work."""
 LOST = 0.5
 """A member whose weight is absurd may not move the model by so much of its length, whatever the round is of.  Values
 that do not have the weight that they are said to have are next to nothing, and would shrink the model.
@@ -42,24 +42,24 @@ LARGEST = 1e7
 
 @dataclass(frozen=True, slots=True)
 class TrailerLayout:
-    """What the numbers behind the values of a round mean: the weight comes first."""
+    """The meaning of the numbers in a round's trailer: the weight comes first."""
 
     counts: int = 1
     """How many of them, from the first on, are counts, and hence finite and not negative."""
     weighted: slice = field(default_factory=lambda: slice(0, 0))
-    """Those that are multiplied with the weight: buffers."""
+    """The numbers that are multiplied with the weight: buffers."""
     own: Callable[[str], tuple[int, ...]] | None = None
     """Which of the counts a member may set, beside its weight."""
     work: Callable[[Vector, str], int] | None = None
-    """How much work a member says that it has done."""
+    """The amount of work that a member reports."""
 
 
 class Judge:
     """One node's judgement of the members of its rounds.
 
     Args:
-        trailer: what trailers look like; a weight and other numbers unless given.
-        refuse: told of what is refused: the round, and why.
+        trailer: the layout of trailers; default: a weight and other numbers.
+        refuse: called for each refusal, with the round and the reason.
     """
 
     def __init__(
@@ -72,37 +72,37 @@ class Judge:
         self._worked: dict[str, int] = {}
         """How much work each member had done at the last round, as all of them know it."""
         self._refused = Refusals()
-        """By this node, of what it alone saw."""
+        """Refusals by this node, for vectors that only it saw."""
         self._refused_alike = Refusals()
-        """By all members, of what all of them saw: what they make of it must not depend on what one saw before."""
+        """Refusals by all members, for vectors that all of them saw: one member's history must not change them."""
         self.distrusts_sums = False
-        """Whether a sum that others had made was refused: everybody should see what each member brings."""
+        """Whether a sum made by others was refused: then every member should see each member's contribution."""
         self._squares: dict[str, float] = {}
-        """Of what each member has changed in the blocks of this round so far."""
+        """The norm of each member's change in the blocks of this round so far."""
         self._own_squares = 0.0
         self._said: set[tuple[str, str]] = set()
-        """What was refused in this round, and for which kind of reason: it is said once."""
+        """The refusals of this round, with the kind of reason: each is reported once."""
 
     @property
     def is_alarmed(self) -> bool:
-        """Whether somebody is refused again and again: it should not be trusted to add up either."""
+        """Whether a member is refused again and again: it should not be trusted to compute sums either."""
         return self._refused.is_alarming or self._refused_alike.is_alarming
 
     def distrust_sums(self) -> None:
-        """Everybody sees what each member brings from now on, and all judge alike: each forgets what it alone saw."""
+        """From now on, all members see all contributions and judge alike; each forgets what only it saw."""
         if not self.distrusts_sums:
             self.restart()
             self.distrusts_sums = True
 
     def restart(self) -> None:
-        """Other members from now on."""
+        """Called when the members of rounds have changed."""
         self._worked.clear()
         self._refused.clear()
         self._refused_alike.clear()
         self.distrusts_sums = False
 
     def agreed(self, work: dict[str, int]) -> None:
-        """A round is done, and these are its members with the work that each has done, as all of them know it."""
+        """Called after a round, with its members and the work that each has done, as all of them know it."""
         self._worked |= work
 
     def begin(self, name: str, *, far_out: float = FAR_OUT) -> None:
@@ -110,7 +110,7 @@ class Judge:
 
         Args:
             name: its name.
-            far_out: how many times as long as the median of the others' a vector may be.
+            far_out: limit for a vector's norm, in medians of the others' norms.
         """
         self._round, self._far_out = name, far_out
         self._squares.clear()
@@ -134,15 +134,15 @@ class Judge:
         usual: float = 0.0,
         alike: bool = False,
     ) -> tuple[Vector, Vector]:
-        """The sum of what members bring, without what is refused, as if the rest had the weight of all.
+        """The sum of the accepted contributions, scaled as if they had the weight of all.
 
         Args:
-            members: who brings it.
+            members: the names of the members, in order.
             vectors: their values, each times its weight.
             trailers: their trailers.
             origin: what members' values are changes of; `None` where they are changes themselves.
-            usual: how long a vector may be, whatever the others' are: some may have nothing to say of a part.
-            alike: whether every member adds up the same, and must come to the same sum.
+            usual: a norm that is always accepted, whatever the others' norms are: some may not change a part at all.
+            alike: whether every member adds up the same vectors, and must get the same sum.
         """
         trailers, factors = self.trailers(members, trailers)
         scales = self.scales(members, vectors, trailers, factors, origin, usual=usual, alike=alike)
@@ -156,7 +156,7 @@ class Judge:
                 own = float(trailer[0])
                 share = (
                     min(1.0, usual_weight / own) if scale < 1 < own else 1.0
-                )  # who is taken again has no more to say
+                )  # a member that is accepted again weighs no more than the others
                 total += np.float32(share) * _scaled(vector * np.float32(factor), origin, own, scale)
                 weight += share * own
         if weight > 0:
@@ -166,9 +166,9 @@ class Judge:
         return total, summed
 
     def trailers(self, members: tuple[str, ...], trailers: list[Vector]) -> tuple[list[Vector], list[float]]:
-        """Members' trailers as they may be: nothing of one that makes no sense, and no weight far beyond the others'.
+        """Members' trailers after the checks: an invalid one is zeroed, and a weight far beyond the others' is reduced.
 
-        Returns them, and what each member's values are to be multiplied with.
+        Returns the trailers, and a factor for each member's values.
         """
         found = [
             trailer if self._makes_sense(trailer, name) else np.zeros_like(trailer)
@@ -201,7 +201,7 @@ class Judge:
         return True
 
     def usual(self, values: Vector, weight: float, parts: int, origin: Vector | None = None) -> float:
-        """How long one of so many parts of a vector is, on average over the blocks of this round so far.
+        """The norm of one of `parts` parts of a vector, on average over the blocks of this round so far.
 
         Args:
             values: a block of it.
@@ -223,16 +223,16 @@ class Judge:
         usual: float = 0.0,
         alike: bool = False,
     ) -> list[float]:
-        """What each member's vector is to be multiplied with: 0 where it is refused.
+        """A factor for each member's vector: 0 where it is refused.
 
         Args:
-            members: who brings them.
+            members: the names of the members, in order.
             vectors: their values.
             trailers: their trailers, and
             factors: what their weights were cut down by (`trailers`).
             origin: what members' values are changes of; `None` where they are changes themselves.
-            usual: how long a vector may be, whatever the others' are.
-            alike: whether every member must come to the same.
+            usual: a norm that is always accepted, whatever the others' norms are.
+            alike: whether every member must get the same result.
         """
         refused = self._refused_alike if alike else self._refused
         found = [_length(vector, origin, float(trailer[0])) for vector, trailer in zip(vectors, trailers, strict=True)]
@@ -270,8 +270,8 @@ class Judge:
         return 0.0
 
     def _length_so_far(self, name: str, found: float) -> float:
-        """Of what a member has changed in the blocks of this round up to one that is `found` long.  Single blocks
-        differ: one member's data may be all that moves some rows of an embedding.  What is not finite is no part of it.
+        """The norm of a member's change in the blocks of this round, with a block of norm `found`.  Single blocks
+        differ: some rows of an embedding may move by one member's data only.  A block that is not finite does not count.
         """
         squares = self._squares.get(name, 0.0)
         if not math.isfinite(found):
@@ -293,12 +293,12 @@ class Judge:
 
 
 def _length(vector: Vector, origin: Vector | None, weight: float) -> float:
-    """Of what a member has changed; not finite if any of it is not."""
+    """The norm of a member's change; not finite if any value of it is not."""
     return length(vector) if weight <= 0 else distance(vector, 1 / weight, origin)
 
 
 def _scaled(vector: Vector, origin: Vector | None, weight: float, scale: float) -> Vector:
-    """A member's vector, with what it has changed scaled."""
+    """A member's vector, with its change scaled."""
     if scale == 1:
         return vector
     if origin is None:
@@ -309,7 +309,7 @@ def _scaled(vector: Vector, origin: Vector | None, weight: float, scale: float) 
 
 
 def _add(vectors: list[Vector]) -> Vector:
-    """In the order of ranks, whoever came first."""
+    """The sum, in rank order, not in order of arrival."""
     total = copied(vectors[0])
     for each in vectors[1:]:
         total += each

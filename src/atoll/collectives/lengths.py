@@ -1,4 +1,4 @@
-"""How long members' vectors usually are, and how often one was refused for its length."""
+"""The usual norms of members' vectors, and how often a member was refused for its norm."""
 
 import math
 from collections import deque
@@ -7,23 +7,23 @@ from statistics import median
 __all__ = ["Lengths", "Refusals"]
 
 FAR_OUT_PUSHED = 20.0
-"""The same of what comes one at a time, beside what came before: it differs by up to five times where shards differ."""
+"""The same for single arrivals, compared with earlier ones: they differ by up to five times where shards differ."""
 PATIENCE = 3
-"""How often in a row a member is refused for its length before it is taken again, the first time."""
+"""How often in a row a member is refused for its norm before it is accepted again, the first time."""
 
 
 class Refusals:
-    """How often members were refused for their length, and whether it is time to take one again.
+    """How often members were refused for their norm, and whether it is time to accept one again.
 
-    After the first few refusals in a row, then after twice as many, and so on: an honest member's vectors get shorter
-    when it is taken, and those of one that lies do not.
+    It accepts a member after the first few refusals in a row, then after twice as many, and so on.  An honest member's
+    vectors get shorter once it is accepted; those of a dishonest member do not.
     """
 
     def __init__(self) -> None:
         self._times: dict[str, tuple[int, int]] = {}
-        """How often in a row since it was taken last, and how often before it is taken."""
+        """By member: refusals in a row since it was last accepted, and refusals needed before it is accepted."""
         self._now: dict[str, bool] = {}
-        """Members that were too long in a block of this round, and whether they are taken all the same."""
+        """Members whose vector was too long in a block of this round, and whether they are accepted nevertheless."""
 
     def clear(self) -> None:
         self._times.clear()
@@ -38,7 +38,7 @@ class Refusals:
             self._times.pop(name, None)
 
     def is_taken(self, name: str) -> bool:
-        """A member's vector is too long once more: whether it is taken all the same, which holds for the round."""
+        """Whether a member whose vector is too long is accepted nevertheless; the answer holds for the whole round."""
         if name not in self._now:
             self._now[name] = self._is_taken(name)
         return self._now[name]
@@ -53,16 +53,16 @@ class Refusals:
 
     @property
     def is_alarming(self) -> bool:
-        """Whether somebody is refused again and again."""
+        """Whether a member is refused again and again."""
         return any(times >= PATIENCE or patience > PATIENCE for times, patience in self._times.values())
 
 
 class Lengths:
-    """How long what comes one at a time usually is.
+    """The usual norm of vectors that arrive one at a time.
 
     Args:
-        far_out: how many times as long as that something may be.
-        remembered: how many lengths are compared with; a quarter of them must be known.
+        far_out: limit for a vector's norm, in usual norms.
+        remembered: how many earlier norms are kept to compare with; a quarter of them must be known.
     """
 
     def __init__(self, far_out: float = FAR_OUT_PUSHED, remembered: int = 16) -> None:
@@ -75,8 +75,8 @@ class Lengths:
         self._refused.clear()
 
     def scale(self, name: str, found: float) -> float:
-        """What a member's vector is to be multiplied with: 0 where it is refused, and less than 1 where it is taken
-        though it is far too long, since it has been refused a few times.
+        """A factor for a member's vector: 0 where it is refused, and less than 1 where it is far too long but accepted,
+        after a few refusals.
         """
         if not math.isfinite(found):
             return 0.0
@@ -90,5 +90,5 @@ class Lengths:
             return 1.0
         if not self._refused.is_taken(name):
             return 0.0
-        self._known.append(most)  # if all get longer, what is usual does too
+        self._known.append(most)  # if all norms grow, the usual norm grows too
         return middle / found

@@ -1,4 +1,4 @@
-"""PowerSGD (Vogels et al., 2019): two small all-reduces give everybody the same factors of the sum."""
+"""PowerSGD (Vogels et al., 2019): two small all-reduces give every member the same factors of the sum."""
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ __all__ = ["LowRankSum"]
 class LowRankSum(Reduction):
     """The sum of all members' vectors as a matrix of low rank.
 
-    P = Σ MQ, made orthonormal; Q = Σ MᵀP; the sum is PQᵀ.  Q is where the next round begins.
+    P = Σ MQ, made orthonormal; Q = Σ MᵀP; the sum is PQᵀ.  The next round starts from this Q.
 
     Args:
         rank: of the factors.

@@ -1,8 +1,8 @@
-"""How the members of a round add up their vectors when they say less than all of it.
+"""Reductions: how the members of a round add up their vectors, also when they send them compressed.
 
-A reduction returns the sum of what everybody sent, the same bytes on every member, and what of the member's own values
-is not in it: error feedback keeps that for the next round.  Beside the values goes a short tail of numbers that are
-always added exactly.
+A reduction returns the sum of all sent values, the same bytes on every member, and the part of the member's own values
+that is not in it: error feedback keeps that part for the next round.  A short tail of numbers travels with the values;
+these are always added exactly.
 """
 
 import abc
@@ -26,7 +26,7 @@ from atoll.vectors import Vector, copied, minus
 from atoll.world.base import World
 
 SEEN = ("direct", "gather", "star")
-"""Collectives in which who adds up sees what each member brings."""
+"""Collectives in which the member that computes a sum sees each member's vector."""
 
 __all__ = ["AgreedTopK", "Coded", "Plain", "Reduced", "Reduction", "fitting"]
 
@@ -38,13 +38,13 @@ class Reduced:
     total: Vector
     tail: Vector
     unsent: Vector | None = None
-    """What of the member's own values is not in the total; `None`: nothing."""
+    """The part of the member's own values that is not in the total; `None`: nothing."""
     via: str = ""
-    """How it went, where the reduction chose that itself."""
+    """The collective and ratio used, where the reduction chose them itself."""
 
 
 def fitting(via: str, reduction: "Reduction") -> str:
-    """The collective that was asked for, if the reduction can go by it; the first that fits for `auto`."""
+    """The requested collective, if the reduction supports it; for `auto`, the first that it supports."""
     if via == "auto":
         return reduction.vias[0]
     if via not in ("best", *reduction.vias):
@@ -66,18 +66,18 @@ class Reduction(abc.ABC):
     @property
     @abc.abstractmethod
     def vias(self) -> tuple[str, ...]:
-        """The collectives that it can go by."""
+        """The collectives that the reduction supports."""
 
     @property
     @abc.abstractmethod
     def exact(self) -> bool:
-        """Whether all of every value arrives."""
+        """Whether every value arrives without loss."""
 
     def start(self, world: World, members: tuple[str, ...], spawn: Spawn) -> None:  # noqa: B027 - most need nothing
         """Called once, before the first round."""
 
     def restart(self) -> None:  # noqa: B027 - most remember nothing
-        """Other members from now on: what was learned of the last ones, and from their rounds, is forgotten by all."""
+        """Called when the members have changed: all forget what they learned about the last members and rounds."""
 
     @abc.abstractmethod
     async def __call__(self, meeting: Round, values: Vector, tail: Vector, via: str) -> Reduced:
@@ -86,10 +86,10 @@ class Reduction(abc.ABC):
 
 @dataclass(frozen=True, slots=True)
 class Plain(Reduction):
-    """Every value as it is, by any collective.
+    """Uncompressed values, by any collective.
 
-    Where whoever adds up sees each member's values (`direct`, `gather`, `star`), it looks at them first; where sums
-    travel on (`ring`, `tree`, `hd`), only their result can be looked at.
+    In `direct`, `gather` and `star`, the member that computes a sum sees each member's values and checks them first.
+    In `ring`, `tree` and `hd`, partial sums travel, so only the result can be checked.
     """
 
     exact = True
@@ -107,16 +107,16 @@ class Plain(Reduction):
 
 @dataclass(frozen=True, slots=True)
 class Coded(Reduction):
-    """Values through a codec.
+    """Values compressed by a codec.
 
-    Forms that can be added go by any collective.  Others are decoded, added and encoded again by whoever adds them up
-    (`star`, `direct`), or everybody gets everybody's (`gather`).  Sparse ones go by `gather` only: a sum of sparse
-    vectors is not sparse, and encoding it would lose most of it.
+    Encoded forms that can be added use any collective.  The member that sums other forms decodes, adds and encodes
+    them again (`star`, `direct`), or every member gets all of them (`gather`).  Sparse forms use `gather` only: a sum
+    of sparse vectors is not sparse, and encoding it would lose most of it.
 
     Args:
-        codec: what goes over the wire.
-        by_senders: the mean of a position is over those who sent something for it, not over all; a member whose values
-            are longer than the median member's is scaled down to that (SparseLoCo).
+        codec: encodes the values.
+        by_senders: the mean of a position is over the members that sent a value for it, not over all; a member whose
+            norm is above the median member's is scaled down to that (SparseLoCo).
     """
 
     codec: Codec
@@ -140,7 +140,7 @@ class Coded(Reduction):
         return await self.seen(meeting, values, tail, via)
 
     async def seen(self, meeting: Round, values: Vector, tail: Vector, via: str) -> Reduced:
-        """By a collective in which who adds up sees what each member brings."""
+        """Reduces by a collective in which the member that computes a sum sees each member's vector."""
         ways = {"direct": self._direct, "gather": self._gathered, "star": self._star}
         return await ways[via](meeting, values, tail)
 
@@ -164,7 +164,7 @@ class Coded(Reduction):
         return np.full(count, np.nan, dtype=np.float32), np.zeros_like(tail)
 
     def _left(self, values: Vector, sent: Vector) -> Vector | None:
-        """What of a member's values was not sent."""
+        """The part of a member's values that was not sent."""
         return None if self.exact else minus(values, sent)
 
     async def _summed(self, meeting: Round, values: Vector, tail: Vector, via: str) -> Reduced:
@@ -272,7 +272,7 @@ class Coded(Reduction):
 
 
 def _by_senders(vectors: list[Vector], scales: list[float], tails: list[Vector], unsent: Vector | None) -> Reduced:
-    """The mean of each position over those who sent something for it, with long vectors scaled down."""
+    """The mean of each position over the members that sent a value for it, with long vectors scaled down."""
     vectors = [each if scale else np.zeros_like(each) for each, scale in zip(vectors, scales, strict=True)]
     norms = [float(np.linalg.norm(each)) for each in vectors]
     middle = float(np.median(norms))
@@ -287,9 +287,10 @@ def _by_senders(vectors: list[Vector], scales: list[float], tails: list[Vector],
 
 @dataclass(frozen=True, slots=True)
 class AgreedTopK(Reduction):
-    """AR-Topk (Tyagi & Swany, 2023): one member's largest values say which places all of them send.
+    """AR-Topk (Tyagi & Swany, 2023): all members send the places of the leader's largest values.
 
-    STAR: members lead in turn.  VAR: whose largest values weigh the most, found by an all-gather of one number each.
+    STAR: members lead in turn.  VAR: the member with the heaviest largest values leads; an all-gather of one number
+    each finds it.
     """
 
     ratio: float = 0.01
@@ -334,7 +335,7 @@ def _bytes(body: Body) -> torch.Tensor:
 
 
 def _add(vectors: list[Vector]) -> Vector:
-    """In the order of ranks, whoever came first."""
+    """The sum, in rank order, not in order of arrival."""
     total = copied(vectors[0])
     for each in vectors[1:]:
         total += each

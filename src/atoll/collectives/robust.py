@@ -1,4 +1,4 @@
-"""Sums that one member cannot spoil: everybody gets everybody's vector, and all take the same robust mean.
+"""Sums that one member cannot spoil: every member gets all vectors, and all compute the same robust mean.
 
 Far-out vectors are left out first and named in the trace (`atoll.collectives.judge`).  Then, by rule:
 
@@ -30,11 +30,11 @@ class Robust(Reduction):
     """One robust mean of all members' vectors.
 
     Args:
-        rule: which.
-        codec: how vectors are written; default: whole.
+        rule: the kind of mean.
+        codec: encodes the vectors; default: uncompressed.
     """
 
-    exact = False  # members tell changes: the lengths of whole models say nothing
+    exact = False  # members send changes: the norms of whole models say nothing
     vias = ("gather",)
 
     def __init__(self, rule: RobustRule, codec: Codec | None = None) -> None:
@@ -82,7 +82,7 @@ class Robust(Reduction):
 
 
 def robust_mean(vectors: list[Vector], rule: RobustRule) -> Vector:
-    """One vector for many.
+    """The robust mean of vectors.
 
     >>> robust_mean([np.float32([1]), np.float32([2]), np.float32([300])], "median")
     array([2.], dtype=float32)

@@ -1,4 +1,4 @@
-"""A round: one collective among some nodes, as one of them sees it.
+"""A round: one collective among some nodes, from the view of one of them.
 
 Collectives (`atoll.collectives.algorithms`) are written against ranks and vectors; a round turns those into peers,
 channels and bytes.  Rounds have names, never step counts, so nodes that are ahead or behind never mix two of them up.
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class SendLog:
-    """What left a node in a round, and when; and how long it computed."""
+    """When a node sent how many bytes in a round, and how long it computed."""
 
     def __init__(self) -> None:
         self._spans: list[tuple[float, float, int]] = []
@@ -34,9 +34,9 @@ class SendLog:
         self._spans.append((began_s, ended_s, size))
 
     def seconds_a_byte(self, least_bytes: int) -> float | None:
-        """What a byte took in the quickest stretch of time in which something was on its way out all the while, and
-        at least so many bytes: in the others something else was waited for too.  Where no stretch has so many, what
-        one took in all of them together.  `None` where all together have not so many; 0 where bytes take no time.
+        """Seconds per byte in the fastest period of continuous sending with at least `least_bytes`: slower periods
+        include other waits.  If no period has enough bytes, it is over all periods together.  `None` if all together
+        have too few bytes; 0 if sending takes no time.
         """
         stretches: list[tuple[float, float, int]] = []
         for began, ended, size in sorted(self._spans):
@@ -66,27 +66,27 @@ class BlockTurn:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One collective among `members`, who all know them in the same order."""
+    """One collective among `members`; all of them use the same order."""
 
     world: World
     name: str
     members: tuple[str, ...]
     key: int = 0
-    """A number that all members have in common, for what they draw alike."""
+    """A random seed that all members share."""
     log: SendLog | None = None
     judge: Judge = field(default_factory=Judge)
-    """Looks at what members bring."""
+    """Checks the members' contributions."""
     origin: Vector | None = None
     """What members' values are changes of; `None` where they are changes themselves."""
     turn: "BlockTurn | None" = None
     """When this block of the vector is judged, among the others of its round."""
 
     def named(self, name: str) -> "Round":
-        """The same meeting for another collective."""
+        """The same round, for another collective."""
         return replace(self, name=name)
 
     async def offload(self, work: Callable[[], T], *, values: int = 0) -> T:
-        """Does `work` beside the event loop (`World.offload`), and logs how long that took."""
+        """Does `work` outside the event loop (`World.offload`), and logs how long that took."""
         began = self.world.now
         result = await self.world.offload(work, values=values)
         if self.log is not None:
@@ -114,7 +114,7 @@ class Round:
 
     @asynccontextmanager
     async def sending(self) -> AsyncIterator["Sender"]:
-        """Gives a `Sender` that sends in the background; leaving the block waits until all has left.
+        """Gives a `Sender` that sends in the background; leaving the block waits until everything is sent.
 
         A node must not stop taking part because one of its own messages cannot leave yet.
         """
@@ -129,7 +129,7 @@ class Round:
         return message.body
 
     async def gather(self, body: Body, tag: str = "all") -> list[Body]:
-        """Everybody's bytes, in the order of ranks, everybody's to everybody at once."""
+        """An all-gather, between all pairs at once: returns every member's bytes in rank order."""
         others = [(self.rank + step) % self.size for step in range(1, self.size)]
         async with self.sending() as send:
             for other in others:
@@ -147,7 +147,7 @@ class Sender:
         self._group = group
 
     def __call__(self, rank: int, tag: str, values: Vector) -> asyncio.Task[None]:
-        """Begins to send; messages to one member leave in the order of these calls."""
+        """Starts to send; messages to one member leave in the order of these calls."""
         return self.raw(rank, tag, np.ascontiguousarray(values).tobytes())
 
     def raw(self, rank: int, tag: str, body: Body) -> asyncio.Task[None]:
@@ -162,7 +162,7 @@ class Sender:
             log.add(began, world.now, frame_bytes(channel, b"", body))
 
     async def has_left(self, rank: int, sending: asyncio.Task[None]) -> None:
-        """Returns when a message has left or its receiver cannot be reached, so that others need not wait for it."""
+        """Returns when a message has left or its receiver is unreachable, so that others need not wait for it."""
         peer = self._meeting.world.peer(self._meeting.members[rank])
         lost = self._group.create_task(peer.wait_until(reachable=False))
         await asyncio.wait({sending, lost}, return_when=asyncio.FIRST_COMPLETED)
