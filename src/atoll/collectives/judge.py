@@ -271,7 +271,7 @@ class Judge:
 
     def _length_so_far(self, name: str, found: float) -> float:
         """The norm of a member's change in the blocks of this round, with a block of norm `found`.  Single blocks
-        differ: some rows of an embedding may move by one member's data only.  A block that is not finite does not count.
+        differ: some rows of an embedding may move by one member's data only.  Non-finite blocks do not count.
         """
         squares = self._squares.get(name, 0.0)
         if not math.isfinite(found):

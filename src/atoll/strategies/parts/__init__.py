@@ -1,1 +1,1 @@
-"""What strategies are made of: when, with whom, how to merge, outer steps, what lies ahead, corrections."""
+"""The parts of strategies: when to exchange, with whom, how to merge, outer steps, steps ahead, corrections."""

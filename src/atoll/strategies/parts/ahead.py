@@ -1,6 +1,6 @@
-"""What lies ahead of a mean that comes late: while a round was under way, its members trained on.
+"""How a node applies a late mean: while the round was in progress, its members continued to train.
 
-A part holds one node's state.  It is told of every mean that is taken, and returns what to put on top of it.
+A part holds one node's state.  It receives every mean that the node applies, and returns what to add to it.
 """
 
 import abc
@@ -17,21 +17,21 @@ TRUSTED_STEPS = 4
 
 
 class Steps(NamedTuple):
-    """A node's own count."""
+    """A node's own step counts."""
 
     then: int
-    """When a snapshot was taken."""
+    """The step at which the snapshot was taken."""
     since: int
-    """How many it has done since."""
+    """The number of steps since then."""
     members: int = 1
     """How many nodes the run has."""
 
 
 class Ahead(abc.ABC):
-    """What a node puts on top of a late mean, and what it contributes to the next."""
+    """What a node adds to a late mean, and what it contributes to the next."""
 
     adds = False
-    """Whether what lies ahead is just what the node's own steps have changed: the mean then comes as a change too."""
+    """Whether it adds exactly the change of the node's own steps: the mean then comes as a change too."""
 
     @abc.abstractmethod
     def __call__(self, mean: Vector, own: Vector, drift: Vector, steps: Steps) -> Vector:
@@ -40,23 +40,23 @@ class Ahead(abc.ABC):
         Args:
             mean: the result of a round.
             own: the node's model now.
-            drift: what the node's own steps since the snapshot have changed in it.
-            steps: when the snapshot was taken, and how many steps the node has done since.
+            drift: the change by the node's own steps since the snapshot.
+            steps: the step of the snapshot, and the number of steps since.
         """
 
     def contribution(self, snapshot: Vector) -> Vector:
-        """What a node whose model is `snapshot` gives to the round that it begins."""
+        """The contribution of a node whose model is `snapshot` to the round that it begins."""
         return snapshot
 
     def give_back(self, kept: Vector) -> None:  # noqa: B027 - most keep nothing
-        """A round is given up: what the contribution to it had beyond the snapshot goes with the next."""
+        """Called when a round is abandoned: the part of its contribution beyond the snapshot goes into the next."""
 
     def restart(self) -> None:  # noqa: B027 - most know of no members
-        """Rounds are among others from now on."""
+        """Called when the members of rounds have changed."""
 
     @property
     def unused(self) -> Vector | None:
-        """What of the node's own steps goes with its next contribution; `None`: nothing."""
+        """The part of the node's own steps that goes into its next contribution; `None`: nothing."""
         return None
 
     @property
@@ -64,7 +64,7 @@ class Ahead(abc.ABC):
         """Whether it changes gradients."""
         return type(self).pull is not Ahead.pull
 
-    def pull(self, values: Vector) -> Vector | None:  # noqa: ARG002 - for those who pull
+    def pull(self, values: Vector) -> Vector | None:  # noqa: ARG002 - for subclasses that pull
         """What to add to the gradient at every step; `None`: nothing."""
         return None
 
@@ -79,7 +79,7 @@ class OwnSteps(Ahead):
 
 
 class _Keeping(Ahead):
-    """What a node did not use of its own steps goes with its next contribution."""
+    """The unused part of a node's own steps goes into its next contribution."""
 
     def __init__(self) -> None:
         self._kept: Vector | None = None
@@ -97,9 +97,9 @@ class _Keeping(Ahead):
 
 
 class FirstSteps(_Keeping):
-    """The node's own steps while they are few: a mean is followed by a few steps of what led to it, not by more.
+    """The node's own steps, scaled down to a few steps if there are more.
 
-    What lies beyond goes with the next contribution.
+    The rest goes into the next contribution.
     """
 
     def __call__(self, mean: Vector, own: Vector, drift: Vector, steps: Steps) -> Vector:  # noqa: ARG002
@@ -111,15 +111,15 @@ class FirstSteps(_Keeping):
 
 
 class SharedSteps(_Keeping):
-    """As far as everybody moved in as many steps before, on average: x ← mean + steps · (mean − last mean)/interval.
+    """Extrapolates the mean movement of all nodes: x ← mean + steps · (mean − last mean)/interval.
 
-    A node's own steps are noisy, and on a shard of one label they lead astray; what all nodes did together is neither.
-    Own steps are not lost: the difference goes with the node's next contribution.  Extrapolation reaches no further
-    than the interval that it was measured over, than a few steps (a longer delay makes gradient descent unstable), or
-    than own steps did; beyond that, own steps count.
+    A node's own steps are noisy, and biased on a shard of one label; the movement of all nodes together is neither.
+    Own steps are not lost: the difference goes into the node's next contribution.  The extrapolation is at most as long
+    as the interval that it was measured over, as a few steps (a longer delay makes gradient descent unstable), and as
+    the own steps; beyond that, own steps count.
 
     Args:
-        reach: how much of the movement to expect; 0: none, x ← mean.
+        reach: the share of the movement to extrapolate; 0: none, x ← mean.
     """
 
     def __init__(self, *, reach: float = 1.0) -> None:
@@ -153,13 +153,13 @@ class Blend(Ahead):
 
 
 class Consensus(Ahead):
-    """Consensus ADMM (Boyd et al., 2011): models are not replaced by what was agreed on but pulled towards it.
+    """Consensus ADMM (Boyd et al., 2011): models are not replaced by the consensus but pulled towards it.
 
-    z = mean(x + u); u ← u + x − z; every gradient gets ρ(x − z + u) on top.  On a shard of its own a node then
-    minimises its loss plus what others would pay for going its way.
+    z = mean(x + u); u ← u + x − z; every gradient gets ρ(x − z + u) added.  With a shard of its own, a node then
+    minimises its loss plus a price u for its distance from the others.
 
-    Prices of all members add up to nothing.  Those of some of them do not, so what a node paid among others than those
-    it meets next is no part of the next mean; until then it still pulls the node towards what all of them agreed on.
+    The prices of all members sum to zero.  Those of a subset do not.  So when the members change, the next mean leaves
+    out a node's old price; until that mean arrives, the old price still pulls the node towards the old consensus.
 
     Args:
         pull: ρ.
@@ -170,7 +170,7 @@ class Consensus(Ahead):
         self._agreed: Vector | None = None
         self._price: Vector | None = None
         self._is_of_others = False
-        """Whether the price was paid among other members."""
+        """Whether the price is from rounds with other members."""
 
     def __call__(self, mean: Vector, own: Vector, drift: Vector, steps: Steps) -> Vector:  # noqa: ARG002
         then: Vector = own - drift

@@ -1,7 +1,7 @@
 """Local corrections: what a node adds to its parameters after each of its own steps.
 
-A node whose shard is unlike the others' drifts its own way between rounds.  Where it has drifted before, it will drift
-again, and what all did together then is known.
+A node whose shard differs from the others' drifts away from them between rounds.  It will drift again as in the last
+round, and the result of that round shows how all nodes moved together.
 """
 
 from typing import Protocol
@@ -14,8 +14,8 @@ __all__ = ["FADES", "Correction", "Uncorrected", "VarianceReduced"]
 
 
 FADES = np.float32(0.9)
-"""What is left after a step of a correction that stands for nodes that are away: it was right where they left, and is
-less so with every step from there.
+"""The decay per step of a correction that stands for unreachable nodes: it was right when they left, and becomes less
+so with every step.
 """
 
 
@@ -26,19 +26,19 @@ class Correction(Protocol):
         """What to add after a step; `None`: nothing."""
 
     def begin(self) -> Vector | None:
-        """A round begins with the model as it is.  Returns what of it is not the node's to give: corrections that
-        others' cancel.
+        """A round begins with the current model.  Returns the part of it that the node must not contribute: the
+        corrections, which sum to zero over all nodes.
         """
 
     def learn(self, missed: Vector) -> None:
-        """That round is done, and this is the mean less what the node gave."""
+        """Called after that round, with the mean minus the node's contribution."""
 
     def here(self, *, everybody: bool) -> None:
-        """Rounds are among others from now on; whether nobody is away."""
+        """Called when the members of rounds have changed; `everybody`: whether all nodes are reachable."""
 
 
 class Uncorrected:
-    """The node's own steps as they are."""
+    """The node's own steps, uncorrected."""
 
     def step(self) -> Vector | None:
         return None
@@ -50,19 +50,19 @@ class Uncorrected:
         """There is nothing to learn."""
 
     def here(self, *, everybody: bool) -> None:
-        """It is about nobody else."""
+        """Other nodes do not matter here."""
 
 
 class VarianceReduced:
-    """VRL-SGD (Liang et al., 2019), in parameters instead of gradients, so that it goes with any optimiser.
+    """VRL-SGD (Liang et al., 2019), in parameters instead of gradients, so that it works with any optimiser.
 
-    Every step is corrected by what all moved a step over the last round, less what the own steps did.  Over all nodes
-    corrections add up to nothing.  They are kept out of what nodes give to a round: an error in one would otherwise
-    stay for good, since a round cannot tell it from what was learned.
+    Every step is corrected by the mean movement of all nodes per step in the last round, minus the node's own.  Over
+    all nodes, corrections sum to zero.  They are not part of the contributions to a round: otherwise an error in one
+    would stay forever, since a round cannot tell it from learned changes.
 
-    While some are away, what a node corrected when all were here goes on: over those who are left it adds up to what
-    stands for the others.  A node, or a site, that is cut off then does not follow its own shard at once.  It fades:
-    the more steps are made without the others, the less is known of where they would have led.
+    While some nodes are unreachable, a node continues with the correction from when all were reachable.  Over the
+    remaining nodes these corrections sum to an estimate of the others' part.  So a node, or a site, that is cut off
+    does not follow only its own shard at once.  The estimate fades, since it gets worse with every step.
     """
 
     def __init__(self) -> None:

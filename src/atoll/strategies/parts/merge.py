@@ -1,7 +1,7 @@
-"""How to merge: what a node makes of its own model and of what arrives.
+"""How a node merges arriving models into its own.
 
-For rounds (everybody at once) a merge is a weight: the result is the weighted mean.  For pushes (whenever something
-arrives) it is a rule for the arrivals of one step boundary.
+For rounds (all members at once) a merge is a weight: the result is the weighted mean.  For pushes (models arrive at any
+time) it is a rule for the arrivals of one step boundary.
 """
 
 import math
@@ -32,9 +32,9 @@ __all__ = [
 
 
 PAST_BYTES, LEAST_PAST = 64 << 20, 3
-"""How much memory a node's own past models may take, and how many are kept at least."""
+"""The memory limit for a node's own past models, and the least number of models to keep."""
 MERGES_KEPT = 256
-"""How many merges a node remembers the time of."""
+"""How many merge times a node keeps."""
 
 
 class Weight(Protocol):
@@ -45,7 +45,7 @@ class Weight(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Mean:
-    """Everybody counts the same."""
+    """All members have equal weight."""
 
     def __call__(self, steps_since: int) -> float:  # noqa: ARG002 - the shape of the part
         return 1.0
@@ -53,7 +53,7 @@ class Mean:
 
 @dataclass(frozen=True, slots=True)
 class ByWork:
-    """Everybody counts by the steps done since the last round."""
+    """A member's weight is its number of steps since the last round."""
 
     def __call__(self, steps_since: int) -> float:
         return float(max(steps_since, 1))
@@ -65,17 +65,17 @@ class Arrival:
 
     sender: str
     sent_s: float
-    """When it was taken, on the sender's clock."""
+    """The time of the snapshot, on the sender's clock."""
     values: Vector
     work: Work
     buffers: Vector
     weight: float = 1.0
     told: NDArray[np.bool_] | None = None
-    """Which values the peer has told just now; the others are what it told before.  `None`: all."""
+    """The values that the peer sent in this push; it sent the others earlier.  `None`: all are from this push."""
 
 
 def average_buffers(replica: Replica, others: list[Vector]) -> None:
-    """Buffers are the mean of the node's own and those that have arrived, whatever becomes of the weights."""
+    """Sets buffers to the mean of the node's own and the arrived ones, however the weights are merged."""
     own = replica.read(Quantity.BUFFERS)
     if len(own):
         mean: Vector = np.mean([own, *others], axis=0, dtype=np.float32)
@@ -97,11 +97,11 @@ class Merge(Protocol):
 
 
 class Own:
-    """What merging needs to know of the node itself: its mass, and its own parameters at its last step boundaries.
+    """The node's own state for merging: its mass, and its own parameters at its last step boundaries.
 
     Args:
-        remembers: how many step boundaries back they are needed.
-        size: how many parameters there are.
+        remembers: for how many past step boundaries they are needed.
+        size: the number of parameters.
     """
 
     def __init__(self, remembers: int, size: int) -> None:
@@ -109,21 +109,20 @@ class Own:
         self.mass = 1.0
         self._past: deque[tuple[float, Vector]] = deque(maxlen=kept)
         self._every = math.ceil(remembers / kept) if kept else 1
-        """Of large models every few are kept, so that they reach as far back."""
+        """The interval between kept boundaries: it is larger for large models, so that they reach equally far back."""
         self._boundaries = 0
         self._merged_s: deque[float] = deque(maxlen=MERGES_KEPT)
 
     def merged(self, now: float, arrivals: int) -> None:
-        """So many arrivals have changed the model."""
+        """Records that `arrivals` arrivals were merged into the model."""
         self._merged_s.extend([now] * arrivals)
 
     def merged_since(self, time: float) -> int:
-        """How many have since a time."""
+        """The number of arrivals merged since a time."""
         return sum(merged >= time for merged in self._merged_s)
 
     def remember(self, now: float, read: Callable[[], Vector]) -> None:
-        """A step boundary.
-
+        """Called at every step boundary.
         Args:
             now: the time.
             read: reads the parameters.
@@ -133,12 +132,12 @@ class Own:
         self._boundaries += 1
 
     def forget(self) -> None:
-        """The node has another model from now on."""
+        """Called when the node's model is replaced."""
         self._past.clear()
         self._merged_s.clear()
 
     def at(self, time: float) -> Vector | None:
-        """The parameters at the last boundary not after `time`; the oldest known if it is longer ago."""
+        """The parameters at the last boundary not after `time`; the oldest kept ones if `time` is before all."""
         found: Vector | None = None
         for then, values in self._past:
             if found is None or then <= time:
@@ -147,7 +146,7 @@ class Own:
 
 
 class _Copies:
-    """What merges of copies have in common."""
+    """The base of merges of copies."""
 
     __slots__ = ()
     conserves_mass = False
@@ -186,11 +185,11 @@ class ByAge(_Copies):
 
 @dataclass(frozen=True, slots=True)
 class Drift(_Copies):
-    """Compares an arrival with what the own model was when it was sent, and keeps what was learned since.
+    """Compares an arrival with the own model at the time it was sent, and keeps what was learned since.
 
-    x ← x + Σ (arrival − x(then)) / (1 + n).  A model that is a minute old then says how its node differed a minute ago,
-    rather than pulling back to where both were.  n counts the arrivals of now and those that were merged while this one
-    was on its way: it knows nothing of them, and where all of them count in full, models swing around their mean.
+    x ← x + Σ (arrival − x(then)) / (1 + n).  So a model that is a minute old adds the difference of a minute ago, and
+    does not pull the node back to its old state.  n counts the current arrivals and those that were merged while this
+    one was in flight: it does not include them, and if all counted in full, models would oscillate around their mean.
     """
 
     remembers = 32
@@ -209,10 +208,10 @@ class Drift(_Copies):
 
 @dataclass(frozen=True, slots=True)
 class PushSum:
-    """Gossip that stays unbiased whoever pushes to whom (Assran et al., 2019): x/w with both x and w pushed in shares.
+    """Gossip that is unbiased for any choice of peers (Assran et al., 2019): x/w with both x and w pushed in shares.
 
-    The parameters are the estimate z = x/w; a push takes a share of the mass w along, and what cannot be sent comes
-    back.
+    The parameters are the estimate z = x/w; a push carries a share of the mass w, and the mass of a push that cannot
+    be sent returns.
     """
 
     conserves_mass = True

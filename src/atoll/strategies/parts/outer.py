@@ -1,7 +1,7 @@
-"""Outer optimisers: what all members make of a round's mean, each for itself and all alike.
+"""Outer optimisers: each member applies the same outer step to a round's mean.
 
-A part holds one node's state: the model that all members agreed on last (the anchor), and what it remembers of the
-rounds before.  It is told of every mean in order, so members that took part in the same rounds agree to the last bit.
+A part holds one node's state: the model that all members agreed on last (the anchor), and its state from the rounds
+before.  It receives every mean in order, so members that took part in the same rounds agree to the last bit.
 """
 
 from typing import Protocol
@@ -15,14 +15,14 @@ __all__ = ["HeavyBall", "Nesterov", "Outer", "TakeMean"]
 
 
 class Outer(Protocol):
-    """What follows from a round."""
+    """The outer step after a round."""
 
     @property
     def copies(self) -> int:
-        """How many vectors it remembers, beyond what all members agreed on."""
+        """How many vectors it stores, beyond the anchor."""
 
     def start(self, initial: Vector) -> None:
-        """The model that all members begin with, or begin anew from."""
+        """Sets the model that all members start or restart from."""
 
     def __call__(self, mean: Vector) -> Vector:
         """The model that all members agree on next."""
@@ -41,7 +41,7 @@ class TakeMean:
 
 
 class Nesterov:
-    """SGD with Nesterov momentum on what the mean has changed (DiLoCo; Douillard et al., 2023).
+    """SGD with Nesterov momentum on the change of the mean (DiLoCo; Douillard et al., 2023).
 
     Δ = anchor − mean; b ← μb + Δ; anchor ← anchor − η(Δ + μb).
     """
@@ -74,7 +74,7 @@ class Nesterov:
 
 
 class HeavyBall:
-    """SGD with momentum on the way from the own anchor to a mean, also where members' anchors differ (NoLoCo).
+    """SGD with momentum on the difference of a mean and the own anchor, also if members' anchors differ (NoLoCo).
 
     m ← μm + η(mean θ − φ); φ ← φ + m.  That is η·mean(θ − φ) + η(mean φ − φ): what the group has learned, and a step
     towards its mean.

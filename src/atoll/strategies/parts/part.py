@@ -1,4 +1,4 @@
-"""Parts of strategies as values: nodes cannot share a part that keeps state, so a strategy holds how to make it."""
+"""Parts of strategies as values: nodes cannot share a part that has state, so a strategy holds a factory for it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Part(Generic[T]):
-    """A class and its settings.  Equal ones make equal parts; each call makes one with state of its own."""
+    """A class and its settings.  Equal values make equal parts; each call makes a part with its own state."""
 
     make: Callable[..., T]
     arguments: tuple[Any, ...] = ()
@@ -27,7 +27,7 @@ class Part(Generic[T]):
 
 
 def part(make: Callable[P, T], *arguments: P.args, **settings: P.kwargs) -> Part[T]:
-    """How a part is made.
+    """A factory for a part.
 
     >>> part(dict, rate=0.7) == part(dict, rate=0.7)
     True

@@ -1,7 +1,7 @@
-"""When to exchange.  A part is asked at every step boundary and knows what a node knows.
+"""When to exchange.  A part is asked at every step boundary and knows only what its node knows.
 
-Rules that look at the node itself (`Called`) call the others: a small message says which round is due, so that one
-node's need is everybody's, and a node that is cut off holds up nobody.
+Rules about the node itself (`Called`) notify the others: a small message says which round is due.  So all nodes start
+the round when one needs it, and a node that is cut off delays nobody.
 """
 
 import abc
@@ -33,16 +33,16 @@ class When(abc.ABC):
             number: of the exchange that would begin.
         """
 
-    def may_be_due(self, steps_since: int) -> bool:  # noqa: ARG002 - for those who know
+    def may_be_due(self, steps_since: int) -> bool:  # noqa: ARG002 - for subclasses that know
         """Whether it has to be asked."""
         return True
 
     def agreed(self) -> None:  # noqa: B027
-        """An exchange is done, and the node has what came of it."""
+        """Called when an exchange is done and the node has its result."""
 
 
 class Every(When):
-    """Every so many of the node's own steps."""
+    """After a fixed number of the node's own steps."""
 
     def __init__(self, steps: int) -> None:
         self._steps = steps
@@ -55,9 +55,7 @@ class Every(When):
 
 
 class AfterAView(When):
-    """Each time that others come or go: at once, and a few times more, until what optimisers remember of the time
-    before has faded.
-    """
+    """When nodes join or leave: at once, and a few times more, until the optimiser state from before has faded."""
 
     TIMES, STEPS = 4, 20
 
@@ -68,11 +66,11 @@ class AfterAView(When):
 
 
 class Paced(When):
-    """When the slowest node has done so many steps: quicker ones do more of them instead of waiting.
+    """When the slowest node has done its steps: faster nodes do more steps instead of waiting.
 
-    One step before a node has done its own, it tells all others how long that step will take.  Everybody begins at the
-    boundary beyond which one more step would keep the others waiting.  A peer that is cut off tells nothing, and the
-    others learn on: a round with it could not take place anyway.
+    One step before a node has done its steps, it sends the time that the last one will take to all others.  Each node
+    begins at the boundary after which one more step would make the others wait.  A peer that is cut off sends nothing,
+    and the others continue to train: a round with it could not take place anyway.
     """
 
     _READY = struct.Struct("<QQf")  # the view's and the round's number, seconds until ready
@@ -114,7 +112,7 @@ class Paced(When):
 
     def agreed(self) -> None:
         assert self._world is not None
-        self._boundary_s = self._world.now  # what was waited for is no part of a step
+        self._boundary_s = self._world.now  # waiting time is not part of a step
 
     def _hear(self, message: Message) -> None:
         assert self._world is not None
@@ -123,7 +121,7 @@ class Paced(When):
 
 
 class Rule(Protocol):
-    """What a node sees in itself and hears of others."""
+    """Decides from the node's own state and from messages of others."""
 
     def start(self, replica: Replica, spawn: Spawn) -> None: ...
 
@@ -131,13 +129,13 @@ class Rule(Protocol):
         """Whether the node needs an exchange; asked at every boundary."""
 
     def begins(self, now: float) -> None:
-        """An exchange begins, whoever called for it."""
+        """Called when an exchange begins, whichever node asked for it."""
 
     def agreed(self) -> None: ...
 
 
 class Called(When):
-    """When any node's rule asks for it: that node tells all others which exchange is due.
+    """When any node's rule asks for it: that node notifies all others which exchange is due.
 
     Args:
         make: makes the rule.

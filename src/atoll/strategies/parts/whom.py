@@ -1,4 +1,4 @@
-"""With whom: which peers a node pushes to, learned from nothing but the traffic that it saw."""
+"""Which peers a node pushes to; it uses only measurements of its own traffic."""
 
 import math
 import random
@@ -13,12 +13,12 @@ __all__ = ["Acquaintance", "Aware", "Exponential", "Pairs", "Turn", "Uniform", "
 
 @dataclass(slots=True)
 class Acquaintance:
-    """What a node has seen of its pushes to one peer."""
+    """A node's measurements of its pushes to one peer."""
 
     seconds: float = math.nan
-    """How long a push took until it was acknowledged: an exponentially weighted mean."""
+    """Seconds until a push is acknowledged: an exponentially weighted mean."""
     since: float | None = None
-    """When the push that is under way began."""
+    """The start of the push in flight."""
 
     def acknowledged(self, seconds: float) -> None:
         self.seconds = seconds if math.isnan(self.seconds) else 0.7 * self.seconds + 0.3 * seconds
@@ -35,7 +35,7 @@ class Turn(NamedTuple):
 
 
 class Whom(Protocol):
-    """Chooses up to `count` of the peers that no push is under way to."""
+    """Chooses up to `count` of the peers that have no push in flight."""
 
     def __call__(
         self, turn: Turn, free: Sequence[str], count: int, known: dict[str, Acquaintance], draw: random.Random
@@ -44,7 +44,7 @@ class Whom(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
-    """Anybody, with equal chances."""
+    """Any peer, with equal probability."""
 
     def __call__(
         self,
@@ -59,10 +59,9 @@ class Uniform:
 
 @dataclass(frozen=True, slots=True)
 class Aware:
-    """Quick peers rather than slow ones, p ∝ 1/seconds, and now and then anybody, so that a link that got better is
-    found.
+    """Prefers fast peers, p ∝ 1/seconds, and sometimes takes any peer, to find links that have improved.
 
-    A peer never tried counts as quick as the quickest.
+    An untried peer counts as fast as the fastest.
     """
 
     explore: float = 0.1
@@ -93,8 +92,8 @@ class Aware:
 
 @dataclass(frozen=True, slots=True)
 class Exponential:
-    """One peer at a time, 1, 2, 4, … places on, in turn (Ying et al., 2021): in log₂N pushes everybody has heard of
-    everybody.
+    """One peer at a time, 1, 2, 4, … places ahead, in turn (Ying et al., 2021): after log₂N pushes, information from
+    each node has reached all nodes.
     """
 
     def __call__(
@@ -113,7 +112,7 @@ class Exponential:
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Everybody with one other, drawn anew for each round and alike by all; who is left over is alone."""
+    """Random pairs, drawn for each round and the same on all nodes; with an odd number, one node stays alone."""
 
     def __call__(self, own: str, number: int, members: tuple[str, ...]) -> tuple[str, ...]:
         names = list(members)
