@@ -40,7 +40,7 @@ class Reduced:
     unsent: Vector | None = None
     """The part of the member's own values that is not in the total; `None`: nothing."""
     via: str = ""
-    """The collective and ratio used, where the reduction chose them itself."""
+    """The collective used, if the reduction chose it itself."""
 
 
 def fitting(via: str, reduction: "Reduction") -> str:

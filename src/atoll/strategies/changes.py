@@ -1,4 +1,4 @@
-"""What nodes that tell each other changes say: the messages of `atoll.strategies.deltas`."""
+"""The messages of `atoll.strategies.deltas`, in which nodes send each other changes."""
 
 import math
 import struct
@@ -31,23 +31,23 @@ HEAD = struct.Struct("<QddQ")  # the sender's step, seconds when it was sent, it
 ASK = struct.Struct("<Q?")  # how often the sender has asked, and whether it is new
 
 Origin = tuple[float, int]
-"""When a run began, and at which node's place."""
+"""The start time of a run, and the rank of the node that began it."""
 FOUNDERS: Origin = (0.0, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a peer has told."""
+    """The content of a peer's message."""
 
     change: Vector
     buffers: Vector
-    """Its own."""
+    """The peer's own buffers."""
     work: Work
-    """What it has done."""
+    """The work that the peer has done."""
 
 
 def read_head(head: bytes) -> tuple[int, float, Origin]:
-    """Its sender's step, when it was sent, and its origin."""
+    """The sender's step, the time of sending, and the origin of the sender's run."""
     step, sent_s, began_s, rank = HEAD.unpack(head)
     if not 0 <= began_s < math.inf:
         raise ValueError(f"no run can have begun at {began_s} s")
@@ -55,17 +55,17 @@ def read_head(head: bytes) -> tuple[int, float, Origin]:
 
 
 def floats(body: Body) -> Vector:
-    """Values as they are."""
+    """Reads uncompressed values."""
     return np.frombuffer(body, dtype=np.float32)
 
 
 def read_told(replica: Replica, body: Body, count: int, decode: Callable[[Body], Vector]) -> Told:
-    """What a peer has told; a `ValueError` if it is not that.
+    """Reads a peer's message; a `ValueError` if it is malformed.
 
     Args:
         replica: the node's own model.
-        body: of the message.
-        count: how many values the model has.
+        body: the body of the message.
+        count: the number of values of the model.
         decode: reads the change.
     """
     work_bytes, buffer_bytes = replica.work.nbytes, replica.read(Quantity.BUFFERS).nbytes

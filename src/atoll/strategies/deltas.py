@@ -1,21 +1,21 @@
-"""Everybody tells everybody the changes that it made, as they come, without rounds and without a server.
+"""Each node sends its changes to all others asynchronously, without rounds and without a server.
 
-A model is x₀ + η Σ changes / N, of all nodes' changes that have arrived.  What a peer was not told yet is kept for it
-and goes with the next message, so a slow link gets fewer and larger changes, and none is lost or counted twice.  What a
-codec leaves out is not told yet: it stays in the node's own model meanwhile.
+A model is x₀ + η Σ changes / N, over all nodes' changes that have arrived.  A node keeps unsent changes for each peer
+and adds them to its next message.  So a slow link gets fewer and larger changes, and none is lost or counted twice.
+Changes that a codec leaves out stay unsent; the node's own model includes them meanwhile.
 
 With bounded staleness (SSP; Ho et al., 2013) a node that is more than `bound` steps ahead of the slowest waits, for two
-seconds at most.  Nobody waits for a peer that cannot be reached, nor, once it was waited for in vain, for one that says
-nothing.
+seconds at most.  A node does not wait for an unreachable peer.  After a wait that timed out, it also does not wait for
+that peer again until it hears from it.
 
-A node that joins is new: it has the others tell it what they began from and everything that they have changed since,
-which is two models' worth from each, and which they do at once, whatever their training does.  Until it has that, it
-tells nothing: what it learned on a model of its own, or on what the run began from long ago, would spoil theirs.  If
-nobody tells it anything for half a minute, it begins a run of its own, with its own origin.  When runs of two origins
-meet, the younger one ends: its nodes are new again in the older one, and the founders' is the oldest.
+A node that joins is new: it asks the others for their initial model and for the sum of their changes, which is twice
+the size of the model from each.  They answer at once, independently of their training.  Until then the node sends
+nothing: changes that it learned on its own model, or on the old initial model, would spoil theirs.  If nobody answers
+for half a minute, it begins a run of its own, with its own origin.  When runs of two origins meet, the younger one
+ends: its nodes are new again in the older one, and the founders' run is the oldest.
 
-A node that goes on from a checkpoint asks too: of what a peer then tells it, it takes what it does not have.  For that
-it keeps how much of each peer's changes its model includes, which is a model's worth for each peer.
+A node that continues from a checkpoint asks too, and takes the changes that it does not have.  For that it stores the
+sum of each peer's changes that its model includes, which is one model size for each peer.
 """
 
 import asyncio
@@ -56,21 +56,21 @@ __all__ = ["DeltaTalk", "Deltas"]
 
 WAIT_S = 2.0
 ANSWER_S = 30.0
-"""Who has not acknowledged for so long has begun anew, and never will."""
+"""A peer that has not acknowledged for this long has restarted, and never will."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Deltas(Strategy):
-    """Changes, told as they come."""
+    """Asynchronous changes."""
 
     when: Part[When]
-    """When to tell what has changed."""
+    """When to send changes."""
     bound: int
-    """How many steps a node may be ahead of the slowest; any number if it is 0."""
+    """How many steps a node may be ahead of the slowest; 0: no limit."""
     rate: float = 1.0
-    """What a change counts, of one node's share."""
+    """The factor η for changes, on top of one node's share 1/N."""
     codec: Codec | None = None
-    """How changes are written; whole if left out."""
+    """Encodes changes; default: uncompressed."""
 
     def start(self, replica: Replica) -> "DeltaTalk":
         return DeltaTalk(replica, self)
@@ -81,7 +81,7 @@ class DeltaTalk(Talk):
 
     Args:
         replica: its model.
-        parts: what is told, and when.
+        parts: the strategy.
     """
 
     def __init__(self, replica: Replica, parts: Deltas) -> None:
@@ -97,31 +97,31 @@ class DeltaTalk(Talk):
         self._changed: Vector | None = None
         """All of the node's own changes."""
         self._told: dict[str, Vector] = {}
-        """What of them each peer knows, or will; peers that were told the same share a vector."""
+        """The part of them sent to each peer; peers that were sent the same share a vector."""
         self._busy_since_s: dict[str, float | None] = dict.fromkeys(peers)
         self._theirs: dict[str, Vector] = {}
-        """What each peer has told of its changes, in all."""
+        """The sum of the changes that each peer has sent."""
         self._arrived: list[tuple[str, Told]] = []
-        """What peers have told, and is not in the model yet."""
+        """Changes that have arrived and are not in the model yet."""
         self._lengths = Lengths()
-        """How much peers usually change in a step."""
+        """The usual norm of peers' changes per step."""
         self._heard = asyncio.Event()
         self._silent: set[str] = set()
-        """Who was waited for in vain, and has said nothing since."""
+        """Peers for which a wait timed out, and that have sent nothing since."""
         self._before: Vector | None = None
         self._base: Vector | None = None
-        """What the run began from."""
+        """The initial model of the run."""
         self._base_is_there = False
         self._origin = FOUNDERS
         self._asked = dict.fromkeys(peers, 0)
         """How often this node has asked each peer for everything."""
         self._answered: set[str] = set()
-        """Who has told this node everything that it had changed, or that it is new too.  What others say was meant for
-        who had this place before.
+        """Peers that have sent this node all their changes, or that are new too.  Messages from others were meant for
+        the node that had this place before.
         """
         self._new_too: set[str] = set()
         self._is_new = False
-        """Whether it does not know what the run began from."""
+        """Whether the node does not know the initial model of the run."""
         self._new_until_s = 0.0
         self._told_at_step = 0
         self._spawn: Spawn | None = None
@@ -170,8 +170,8 @@ class DeltaTalk(Talk):
         return bool(arrived)
 
     def _begin_from_base(self) -> bool:
-        """A node that is new goes on from what the run began from with everybody's changes, once all who can be reached
-        have told it; or, after a while, with what has come, or with its own model if nothing has.
+        """A new node continues from the run's initial model plus all changes, once all reachable peers have answered.
+        After a timeout it uses the changes that have arrived, or its own model if none have.
         """
         world = self._replica.world
         is_told = all(name in self._answered or not world.peer(name).reachable for name in self._clocks)
@@ -198,7 +198,7 @@ class DeltaTalk(Talk):
         return True
 
     def _be_new(self) -> None:
-        """Asks everybody for what the run began from and for everything that they have changed since."""
+        """Asks all peers for the run's initial model and for all their changes."""
         self._is_new, self._new_until_s = True, self._replica.world.now + ANSWER_S
         self._base_is_there = False
         self._changed = np.zeros_like(self._base)
@@ -223,7 +223,7 @@ class DeltaTalk(Talk):
         assert self._base is not None
         known = note({"clocks": self._clocks, "began": self._began, "origin": self._origin})
         theirs = dict(self._theirs)
-        for name, told in self._arrived:  # the model does not have that yet
+        for name, told in self._arrived:  # the model does not include these yet
             theirs[name] = theirs[name] - told.change
         vectors = {**under("told", dict(self._told)), **under("theirs", theirs)}
         return {"changed": self._changed, "base": self._base, **vectors, "known": known}
@@ -234,13 +234,13 @@ class DeltaTalk(Talk):
         told, known = section("told", saved), read_note(saved["known"])
         self._origin = known["origin"][0], known["origin"][1]
         self._theirs = dict(section("theirs", saved))
-        for name in self._clocks:  # who is not among them is told everything
+        for name in self._clocks:  # a peer that is not saved is sent everything
             self._told[name] = told.get(name, np.zeros_like(self._changed))
             self._clocks[name] = known["clocks"].get(name, 0)
             self._began[name] = known["began"].get(name, 0)
 
     async def _gate(self) -> None:
-        """Waits for the slowest, for a while."""
+        """Waits for the slowest peer, with a timeout."""
         world, since = self._replica.world, self._replica.world.now
         try:
             async with asyncio.timeout(WAIT_S):
@@ -253,7 +253,7 @@ class DeltaTalk(Talk):
             world.record(Waited(at=world.now, node=world.name, since=since, why="the slowest"))
 
     def _behind(self) -> list[str]:
-        """Who is to be waited for."""
+        """The peers to wait for."""
         world, least = self._replica.world, self._replica.steps - self._bound
         return [
             name
@@ -262,7 +262,7 @@ class DeltaTalk(Talk):
         ]
 
     def _tell(self) -> None:
-        """Tells every peer that has acknowledged what it was told before."""
+        """Sends changes to every peer that has acknowledged the last message, or has taken too long."""
         assert self._spawn is not None
         assert self._changed is not None
         written: dict[int, tuple[Vector, bytes]] = {}
@@ -277,7 +277,7 @@ class DeltaTalk(Talk):
                 self._spawn(self._send(name, self._replica.steps, body))
 
     def _write(self, told: Vector, changed: Vector) -> tuple[Vector, bytes]:
-        """What somebody who was told this will know, and the message that says so."""
+        """Encodes the changes for a peer that has `told`; returns what it will have then, and the message."""
         if self._codec is None:
             return changed, (changed - told).tobytes()
         step = self._replica.steps
@@ -285,7 +285,7 @@ class DeltaTalk(Talk):
         return told + self._decode(body, len(told), step), body
 
     def _decode(self, body: Body, count: int, step: int) -> Vector:
-        """What a message says; `step` is its sender's when it was written."""
+        """Decodes a message; `step` is the sender's step at encoding."""
         if self._codec is None:
             return floats(body)
         change: Vector = self._codec.decode(torch.frombuffer(bytearray(body), dtype=torch.uint8), count, step).numpy()
@@ -330,8 +330,8 @@ class DeltaTalk(Talk):
         self._theirs[sender] = change if known is None else known + change
 
     def _counts(self, sender: str, origin: Origin) -> bool:
-        """Whether a change is one of this node's run, and not yet in what its sender has told it."""
-        if self._is_new and sender in self._new_too:  # it is not any more
+        """Whether a change belongs to this node's run, and its sender has sent all earlier changes."""
+        if self._is_new and sender in self._new_too:  # the sender is no longer new
             self._new_too.discard(sender)
             self._ask(sender)
         elif not self._is_new and origin < self._origin:
@@ -343,14 +343,14 @@ class DeltaTalk(Talk):
         assert self._base is not None
         assert self._spawn is not None
         number, is_new = ASK.unpack(message.head)
-        if is_new:  # what it has told before is from another life, and stays
+        if is_new:  # its earlier changes are from before its restart, and stay
             self._theirs.pop(message.sender, None)
-        if number == 1 and message.sender not in self._answered:  # it may not have been there when it was asked
+        if number == 1 and message.sender not in self._answered:  # it may not have been running when it was asked
             self._ask(message.sender)
         self._told[message.sender] = self._changed
         self._busy_since_s[message.sender] = None
         self._began[message.sender] = self._clocks[message.sender] = self._replica.steps
-        body = b""  # who is new has nothing to tell
+        body = b""  # a new node has nothing to send
         if not self._is_new:
             buffers = self._replica.read(Quantity.BUFFERS).tobytes()
             body = self._base.tobytes() + self._changed.tobytes() + buffers + self._own_work().tobytes()
@@ -358,7 +358,7 @@ class DeltaTalk(Talk):
         self._spawn(self._replica.world.peer(message.sender).send(BASE, head, body))
 
     def _take_base(self, message: Message) -> None:
-        """What the run began from, and all that the sender has changed since; nothing, if it is new too."""
+        """Takes the run's initial model and all the sender's changes; the message is empty if the sender is new too."""
         assert self._base is not None
         number, _ = ASK.unpack(message.head[: ASK.size])
         if number != self._asked[message.sender]:

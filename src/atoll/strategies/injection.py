@@ -1,8 +1,8 @@
-"""Data injection (SelSync; Tyagi & Swany, 2023): where shards are unlike, nodes lend each other a few examples.
+"""Data injection (SelSync; Tyagi & Swany, 2023): where shards differ, nodes lend each other a few examples.
 
-Every step each node is, with probability α, one of those that lend a share β of their batch to all others.  Batches
-have b/(1 + αβN) examples of their own, so that with what is lent they are as large as before.  Examples travel as
-messages and are learned from when they arrive; a peer that cannot be reached gets none.
+At every step, each node with probability α lends a share β of its batch to all others.  Batches have b/(1 + αβN)
+examples of their own, so that with the lent examples they are as large as before.  Examples travel as messages and
+join the next batch when they arrive; an unreachable peer gets none.
 """
 
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class InjectionTalk(Talk):
 
     Args:
         replica: its model and data.
-        parts: who lends how much.
+        parts: the strategy.
     """
 
     def __init__(self, replica: Replica, parts: Injection) -> None:
@@ -65,7 +65,7 @@ class InjectionTalk(Talk):
         return False
 
     async def _send(self, name: str, examples: bytes) -> None:
-        """To one peer at most one message is under way, so that a slow link gets fewer."""
+        """Sends examples.  Each peer has at most one message in flight, so that a slow link gets fewer."""
         try:
             await self._replica.world.peer(name).send("examples", body=examples)
         finally:
@@ -101,7 +101,7 @@ class Together(Strategy):
 
 
 class TogetherTalk(Talk):
-    """Several conversations at once, each after the one before it."""
+    """One node's side of several strategies; at each boundary they run in order."""
 
     def __init__(self, *talks: Talk) -> None:
         self._talks = talks

@@ -1,16 +1,16 @@
-"""Gossip: now and then a node pushes its model to a few peers and merges what others have pushed to it.
+"""Gossip: from time to time a node pushes its model to a few peers and merges the models that it receives.
 
-A push is acknowledged.  To one peer at most one push is under way, so a slow link gets as much as it can carry and no
-queue builds up; how long the acknowledgement took is all that a node learns about its links.  A push that has not left
-after `patience_s` is taken back, and with push-sum its mass with it: nothing is lost or counted twice.
+A push is acknowledged.  Each peer has at most one push in flight, so a slow link gets as much as it can carry and no
+queue builds up.  The time to the acknowledgement is all that a node measures of its links.  A push that has not left
+after `patience_s` is cancelled, and with push-sum its mass returns: nothing is lost or counted twice.
 
-With a codec a push tells what has changed since what the peer is known to have of this node, and only that is merged:
-what was left out is part of the next push by itself.  Both sides count; a peer that missed one says so, and gets the
-whole model next.
+With a codec a push holds the difference from the copy that the peer is known to have, and only that is merged: parts
+that the codec left out are in the next difference.  Both sides number pushes; a peer that missed one reports it, and
+gets the whole model next.
 
-A node that joins is new: it takes the first whole model that it is pushed for its own, and pushes nothing before that,
-or before it has waited for one in vain.  What a new node pushes is of use only to others that are new: of them the one
-with most work goes on.
+A node that joins is new: it adopts the first whole model that it receives, and pushes nothing before that, or before
+its wait for a model times out.  Only new nodes use the push of a new node: among them, the model with most work
+continues.
 """
 
 import asyncio
@@ -43,12 +43,12 @@ __all__ = ["PushTalk", "Pushes"]
 PUSH, ACKNOWLEDGEMENT = "push", "push ack"
 _HEAD = struct.Struct("<IIdd?")  # number, the one that it builds on (0: none), seconds when taken, weight, if new
 MOST_MASS = 16.0
-"""No push carries more than so many nodes' mass a member: each that begins anew brings its own."""
+"""Limit for the mass of a push, in nodes per member: each node that restarts brings its own mass."""
 _ACK = struct.Struct("<I?")  # number, whether it could be read
 
 
 class _Image:
-    """What one node has of another's model, as both of them know it."""
+    """One node's copy of another's model, as both of them know it."""
 
     def __init__(self, values: Vector, number: int = 0) -> None:
         self.values = values
@@ -70,7 +70,7 @@ class Pushes(Strategy):
     patience_s: float
     """How long a push may wait to leave."""
     codec: Codec | None = None
-    """How models are written; whole if left out."""
+    """Encodes models; default: uncompressed."""
 
     def __post_init__(self) -> None:
         if self.codec is not None and not isinstance(self.merge, Drift):
@@ -87,7 +87,7 @@ class PushTalk(Talk):
 
     Args:
         replica: its model.
-        parts: what gossip is.
+        parts: the strategy.
     """
 
     def __init__(self, replica: Replica, parts: Pushes) -> None:
@@ -107,29 +107,29 @@ class PushTalk(Talk):
         self._codec = parts.codec
         self._initial: Vector | None = None
         self._there: dict[str, _Image | None] = {}
-        """What each peer has of this node; `None`: who knows."""
+        """Each peer's copy of this node's model; `None`: unknown."""
         self._here: dict[str, _Image] = {}
-        """What this node has of each peer."""
+        """This node's copy of each peer's model."""
         self._offered: dict[str, _Image] = {}
-        """What a peer will have when it acknowledges."""
+        """A peer's copy once it acknowledges."""
         self._under_way: dict[str, float] = {}
         """The weights of pushes that are not acknowledged."""
         self._lengths = Lengths()
-        """How far away peers' models usually are."""
+        """The usual distance of peers' models."""
         self._is_new = False
-        """Whether it never had the run's model."""
+        """Whether the node never had the run's model."""
         self._silent_until_s = 0.0
         """Until when a new node waits for a model."""
         self._spawn: Spawn | None = None
 
     @property
     def mass(self) -> float:
-        """What push-sum conserves: the node's own, and what has arrived."""
+        """The mass that push-sum conserves: the node's own, plus arrivals."""
         return self._own.mass + sum(arrival.weight for arrival in self._arrivals)
 
     @property
     def mass_under_way(self) -> float:
-        """What has left and is not acknowledged; some of it may have arrived."""
+        """The mass of pushes that are not acknowledged; some of them may have arrived."""
         return sum(self._under_way.values())
 
     def prepare(self) -> None:
@@ -147,7 +147,7 @@ class PushTalk(Talk):
         if self._is_new:
             self._silent_until_s = world.now + self._patience_s
         if world.is_late:
-            self._there = dict.fromkeys(self._peers)  # they know what it was before, if anything
+            self._there = dict.fromkeys(self._peers)  # peers have at most a copy from before the restart
         spawn(hear(world, PUSH, self._take))
         spawn(hear(world, ACKNOWLEDGEMENT, self._acknowledged))
 
@@ -168,17 +168,17 @@ class PushTalk(Talk):
         self._own.remember(self._replica.world.now, lambda: self._replica.read(Quantity.PARAMETERS))
 
     def _take_in(self, arrivals: list[Arrival]) -> bool:
-        """Merges what has arrived; returns whether the model has changed."""
+        """Merges arrivals; returns whether the model has changed."""
         replica = self._replica
         if self._is_new:
             whole = next((arrival for arrival in arrivals if arrival.told is None), None)
-            if whole:  # else it is what has changed in a model that this node does not have
+            if whole:  # else it is a change of a model that this node does not have
                 self._adopt(whole)
             return whole is not None
-        if not all_finite(replica.read(Quantity.PARAMETERS)):  # there is nothing of its own to merge with
+        if not all_finite(replica.read(Quantity.PARAMETERS)):  # its own model cannot be merged
             replica.write(Quantity.PARAMETERS, arrivals[-1].values)
             return True
-        if not self._merge.conserves_mass:  # else what is refused would be missing in everybody's mean for good
+        if not self._merge.conserves_mass:  # else refused mass would be missing in all means forever
             arrivals = self._judged(arrivals)
         if arrivals:
             self._merge(replica, arrivals, self._own)
@@ -186,8 +186,8 @@ class PushTalk(Talk):
         return bool(arrivals)
 
     def _judged(self, arrivals: list[Arrival]) -> list[Arrival]:
-        """Without models that are absurdly far away, by what is usual; one that has been for long is taken as if it
-        were nearer.
+        """Arrivals without models that are much farther away than usual; after some refusals, a peer's model is
+        accepted at a reduced distance.
         """
         found, world = [], self._replica.world
         for arrival in arrivals:
@@ -205,7 +205,7 @@ class PushTalk(Talk):
         return found
 
     def _adopt(self, arrival: Arrival) -> None:
-        """Goes on from the model of another; what this node's own was like is forgotten."""
+        """Continues from another node's model, and forgets this node's own past models."""
         self._is_new, self._silent_until_s = False, 0.0
         self._own.forget()
         self._there = dict.fromkeys(self._peers)
@@ -218,7 +218,7 @@ class PushTalk(Talk):
 
     def load(self, saved: Saved) -> None:
         self._own.mass = float(saved["mass"][0])
-        self._there = dict.fromkeys(self._peers)  # who knows what they have
+        self._there = dict.fromkeys(self._peers)  # it is unknown which copies they have
         self._is_new, self._silent_until_s = False, 0.0
 
     async def _push(self) -> None:
@@ -228,7 +228,7 @@ class PushTalk(Talk):
         turn = Turn(world.name, self._replica.members, self._turns)
         chosen = self._whom(turn, free, self._fanout, self._known, world.random)
         self._turns += 1
-        # What waits for a link is old when it arrives: who cannot be reached gets the model of when it can.
+        # A queued model is old when it arrives: an unreachable peer gets the current model once it is reachable.
         targets = [name for name in chosen if world.peer(name).reachable]
         if not targets:
             return
@@ -250,7 +250,7 @@ class PushTalk(Talk):
             self._spawn(self._send(name, self._number, arrival))
 
     def _is_free(self, name: str) -> bool:
-        """Whether a peer has acknowledged the last push; who has not for so long has begun anew, and never will."""
+        """Whether a peer has acknowledged the last push, or is so late that it must have restarted and never will."""
         known = self._known.get(name)
         if known is None or known.since is None:
             return True
@@ -266,13 +266,13 @@ class PushTalk(Talk):
         except TimeoutError:
             known = self._known[name]
             known.since = None
-            known.acknowledged(self._patience_s)  # it may have taken for ever
+            known.acknowledged(self._patience_s)  # the least time that it would have taken
             self._under_way.pop(name, None)
             if self._merge.conserves_mass:
                 self._arrivals.append(arrival)
 
     def _write(self, name: str, number: int, arrival: Arrival) -> tuple[int, bytes]:
-        """The push that a push to a peer builds on, and the bytes of its message."""
+        """The number of the push that this push builds on, and the bytes of its message."""
         base, encoded = self._encode(name, number, arrival.values)
         return base, b"".join([encoded, arrival.buffers.tobytes(), arrival.work.tobytes()])
 
@@ -281,7 +281,7 @@ class PushTalk(Talk):
             return 0, values.data.cast("B")
         assert self._initial is not None
         there = self._there.get(name, _Image(self._initial))
-        if there is None:  # begin again with everything, in the number that means so
+        if there is None:  # send the whole model; base == number marks that
             self._offered[name] = _Image(values, number)
             return number, values.data.cast("B")
         encoded = self._codec.encode(torch.from_numpy(values - there.values), number)
@@ -299,7 +299,7 @@ class PushTalk(Talk):
         self._spawn(self._replica.world.peer(message.sender).send(ACKNOWLEDGEMENT, answer, lane=Lane.CONTROL))
 
     def _is_of_use(self, arrival: Arrival, *, sender_is_new: bool) -> bool:
-        """What a new node has is of no use to others, but to one that is new too and has less."""
+        """Whether to use an arrival: only a new node with less work uses the model of a new node."""
         if not sender_is_new:
             return True
         own, theirs = int(self._replica.work.sum()), int(arrival.work.sum())
@@ -328,7 +328,7 @@ class PushTalk(Talk):
     def _read_values(
         self, sender: str, number: int, base: int, body: Body
     ) -> tuple[Vector, NDArray[np.bool_] | None] | None:
-        """A peer's model, and what of it is new; `None` if it builds on a push that this node does not have."""
+        """A peer's model, and its newly sent values; `None` if it builds on a push that this node does not have."""
         if self._codec is None:
             return np.frombuffer(body, dtype=np.float32), None
         assert self._initial is not None
@@ -352,7 +352,7 @@ class PushTalk(Talk):
         if offered and offered.number == number:
             self._there[message.sender] = offered if read else None
         known = self._known.get(message.sender)
-        if known is not None and known.since is not None:  # else it is for what this node was before it began anew
+        if known is not None and known.since is not None:  # else the acknowledged push was before this node's restart
             known.acknowledged(self._replica.world.now - known.since)
             known.since = None
             self._under_way.pop(message.sender, None)

@@ -1,4 +1,4 @@
-"""What a strategy may know of its node and do to its model.
+"""The interface through which a strategy reads its node's state and changes its model.
 
 Strategies see vectors, never modules.  Everything here happens at step boundaries: between the gradient and the update,
 or after the update; so only training touches parameters, and a strategy never sees half a step.
@@ -28,12 +28,12 @@ MOST_WORK = 1 << 53
 
 
 class Quantity(enum.Enum):
-    """What is exchanged."""
+    """The quantity that is exchanged."""
 
     PARAMETERS = "parameters"
     GRADIENT = "gradient"
     BUFFERS = "buffers"
-    """Batch-norm statistics and the like: averaged plainly, whatever is done to the rest."""
+    """Batch-norm statistics and the like: always averaged plainly."""
 
 
 class Replica(Protocol):
@@ -44,7 +44,7 @@ class Replica(Protocol):
 
     @property
     def group(self) -> Group:
-        """Who is here."""
+        """The reachable members."""
 
     @property
     def members(self) -> tuple[str, ...]:
@@ -68,7 +68,7 @@ class Replica(Protocol):
 
     @property
     def work(self) -> Work:
-        """What the model includes."""
+        """The work that the model includes."""
 
     def read(self, quantity: Quantity) -> Vector:
         """A copy of all parameters, of their gradients, or of all buffers, as one vector."""
@@ -80,33 +80,33 @@ class Replica(Protocol):
         """Adds to all parameters, or to their gradients."""
 
     def lend(self, share: float) -> bytes:
-        """Examples of the last batch, this share of it, for others to learn from too."""
+        """A share of the last batch's examples, for other nodes to train on too."""
 
     def borrow(self, examples: bytes) -> None:
-        """Puts another node's examples into the next batch; an `ExamplesRefused` error if they are of no use."""
+        """Puts another node's examples into the next batch; an `ExamplesRefused` error if they are unusable."""
 
     def scale_batch(self, factor: float) -> None:
-        """From now on batches have this much of their own examples."""
+        """Scales the number of own examples in batches from now on."""
 
     def include(self, work: Work) -> None:
-        """The model now includes this work too."""
+        """Records that the model now includes this work too."""
 
     @property
     def loss(self) -> float:
-        """What the node's own loss is on its last batches, about; not a number while that is not known."""
+        """The node's own loss, estimated on its last batches; NaN while it is unknown."""
 
     def memory(self) -> Saved:
-        """What the optimiser remembers, to be handed to a node that is new."""
+        """The optimiser state, to be sent to a new node."""
 
     @property
     def global_step(self) -> int:
-        """The run's step: how far the model has come, on whichever nodes."""
+        """The run's step: the progress of the model over all nodes."""
 
     def take_over(self, work: Work, memory: Saved, steps: int) -> None:
-        """The model was handed over by a peer.
+        """Called when the node has taken over a peer's model.
 
         Args:
-            work: what it includes; what this node's own model included before is no part of it.
-            memory: what the peer's optimiser remembers, if that was asked for.
+            work: the work that it includes; the work of this node's own earlier model is not part of it.
+            memory: the peer's optimiser state, if it was requested.
             steps: the run's step.
         """

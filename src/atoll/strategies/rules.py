@@ -1,4 +1,4 @@
-"""What a node looks at to tell whether an exchange is due: how its gradients change, or how far models have drifted."""
+"""Rules that decide whether an exchange is due: from the change of gradients, or from the drift of models."""
 
 import struct
 from collections import deque
@@ -29,7 +29,7 @@ class GradientChange:
         self._before: float | None = None
 
     def start(self, replica: Replica, spawn: Spawn) -> None:
-        """It needs nobody."""
+        """It needs no messages."""
 
     def __call__(self, replica: Replica, steps_since: int) -> bool:  # noqa: ARG002 - the shape of a rule
         gradient = replica.read(Quantity.GRADIENT)
@@ -46,10 +46,10 @@ class GradientChange:
         return abs(smoothed - before) / before >= self._delta
 
     def begins(self, now: float) -> None:
-        """When exchanges take place changes nothing either."""
+        """The time of exchanges has no effect."""
 
     def agreed(self) -> None:
-        """What is agreed on changes nothing in how gradients are compared."""
+        """The result of an exchange has no effect on the comparison of gradients."""
 
 
 class Sketch:
@@ -78,13 +78,13 @@ class ModelDrift:
     """FDA (Theologitis et al., 2024): the models' variance, mean‖u‖² − ‖mean u‖² with u the drift since the last
     exchange, is above Θ.
 
-    Every step a node tells the others what it needs to estimate that: ‖u‖² and ξ·u (`linear`, 8 bytes; ξ is the
-    direction of the last agreed change), ‖u‖² and a sketch of u (`sketch`), or ‖u‖² alone (`naive`).  What a peer said
-    last stands for it until it is heard again.
+    At every step a node sends the others its part of that estimate: ‖u‖² and ξ·u (`linear`, 8 bytes; ξ is the
+    direction of the last agreed change), ‖u‖² and a sketch of u (`sketch`), or ‖u‖² alone (`naive`).  The last message
+    of a peer counts until the next one arrives.
 
-    Θ finds itself: it begins as what the variance is after `first` steps, and moves after each exchange so that
-    exchanges take `share` of the time.  Drift grows with the steps and variance with their square; so if exchanges took
-    twice their share, Θ should be four times as large, but it at most doubles or halves at a time.
+    Θ adapts: it starts as the variance after `first` steps, and changes after each exchange so that exchanges take
+    `share` of the time.  Drift grows with the steps and variance with their square.  So if exchanges took twice their
+    share, Θ should be four times as large, but it at most doubles or halves at a time.
     """
 
     _HEAD = struct.Struct("<d")
@@ -155,7 +155,7 @@ class ModelDrift:
                 self._spawn(self._send(replica, name, self._HEAD.pack(squared), told.tobytes()))
 
     async def _send(self, replica: Replica, name: str, head: bytes, body: bytes) -> None:
-        """To a peer that cannot be reached one message waits, not one a step."""
+        """For an unreachable peer only one message waits, not one for each step."""
         try:
             await replica.world.peer(name).send("drift", head, body, lane=Lane.CONTROL)
         finally:
@@ -169,7 +169,7 @@ class ModelDrift:
         length = float(np.linalg.norm(change))
         self._direction = change / np.float32(length) if length > 0 else None
         self._agreed = values
-        self._heard.clear()  # what was said before the exchange is about another drift
+        self._heard.clear()  # earlier messages are about the drift before the exchange
         now = self._replica.world.now
         if self._theta is not None and self._calibrates and now > self._agreed_s:
             exchanging = (now - self._called_s) / (now - self._agreed_s)

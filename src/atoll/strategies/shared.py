@@ -32,7 +32,7 @@ class Carried:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Late:
-    """What a node that has trained on puts on top of a mean that comes late."""
+    """What a node that continued to train adds to a late mean."""
 
     ahead: Literal["own", "shared", "nothing"] = "own"
 
@@ -64,7 +64,7 @@ class Means:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pacing:
-    """Whether quick nodes do more steps instead of waiting for the slowest."""
+    """Whether fast nodes do more steps instead of waiting for the slowest."""
 
     paced: bool = False
 

@@ -1,7 +1,7 @@
 """Strategies by name: `allreduce:every=4,via=ring,overlap`.
 
-A recipe is a function that composes a strategy; what may be set is what its signature says.  A parameter that is a
-dataclass stands for all of its fields: settings that several recipes share are written once.
+A recipe is a function that composes a strategy; the parameters of its signature are its settings.  A parameter that is
+a dataclass stands for all of its fields: settings that several recipes share are written once.
 """
 
 import dataclasses
@@ -22,12 +22,12 @@ __all__ = ["DEFAULT_STRATEGY", "ISLANDS_STRATEGY", "RECIPES", "Named", "Recipe",
 DEFAULT_STRATEGY = "allreduce:every=8"
 """The default communication strategy: a plain mean, with nothing to tune and no further copies of the model."""
 ISLANDS_STRATEGY = "allreduce:every=8,overlap"
-"""The same between islands: pipelines go on while averages are on their way."""
+"""The same between islands: pipelines continue while averages are in flight."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """A named strategy: how it is made and what may be set."""
+    """A named strategy: its factory and its settings."""
 
     name: str
     make: Callable[..., Strategy]
@@ -52,7 +52,7 @@ Make = typing.TypeVar("Make", bound=Callable[..., Strategy])
 
 
 def recipe(make: Make) -> Make:
-    """Makes a function the recipe of its name."""
+    """Registers a function as the recipe of its name."""
     hints = typing.get_type_hints(make)
     groups = tuple(
         (name, hints[name]) for name in inspect.signature(make).parameters if dataclasses.is_dataclass(hints[name])
@@ -67,12 +67,12 @@ def recipe(make: Make) -> Make:
 
 @dataclass(frozen=True, slots=True)
 class Named(Strategy):
-    """A recipe's strategy.  Printed, it is what a user writes, and reading that makes an equal one."""
+    """A recipe's strategy.  It prints as the text that a user writes, and parsing that text makes an equal one."""
 
     name: str = dataclasses.field(compare=False)
-    """As it was written."""
+    """The text as written."""
     text: str
-    """The same, without what is a default."""
+    """The same, without default values."""
     composition: Strategy = dataclasses.field(compare=False)
 
     def __str__(self) -> str:

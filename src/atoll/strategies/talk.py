@@ -20,24 +20,24 @@ class Talk:
     """One node's side of a strategy."""
 
     def prepare(self) -> None:
-        """Reads the model for the first time.  Called once before `start`, on a thread beside the event loop: a large
-        model takes seconds.
+        """Reads the model for the first time.  Called once before `start`, on a thread outside the event loop: a
+        large model takes seconds.
         """
 
     def start(self, spawn: Spawn) -> None:
-        """Called once, before the first step.  What is spawned runs in the background until the node is done."""
+        """Called once, before the first step.  Spawned tasks run in the background until the node is done."""
 
     async def after_gradient(self) -> None:
-        """The gradient of a step is there, and not yet used."""
+        """Called when the gradient of a step is computed and not yet used."""
 
     async def after_step(self) -> bool:
-        """A step is done.  Returns whether the model was merged with others'."""
+        """Called after a step.  Returns whether the model was merged with others'."""
         return False
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is nothing to do after a step.  Any thread may ask; what changes at that very moment is seen
-        after the next step.
+        """Whether there is nothing to do after a step.  Any thread may ask; a concurrent change is seen after the next
+        step.
         """
         return False
 
@@ -47,11 +47,11 @@ class Talk:
         return 0
 
     def save(self) -> Saved:
-        """What a checkpoint must hold of this, at a step boundary.  What is under way is not part of it."""
+        """The state for a checkpoint, at a step boundary, without exchanges in progress."""
         return {}
 
     def load(self, saved: Saved) -> None:
-        """Goes on from what `save` gave; called right after `start`."""
+        """Continues from the result of `save`; called right after `start`."""
 
 
 class Strategy(abc.ABC):
@@ -73,12 +73,12 @@ class Strategy(abc.ABC):
 
 
 def record_push(world: World, what: str, sent_s: float) -> None:
-    """Something that another node pushed has come."""
+    """Records the arrival of another node's push."""
     world.record(Exchanged(at=world.now, node=world.name, name=what, via="push", since=sent_s, members=2, late=True))
 
 
 class _Silent(Talk):
-    """Says nothing."""
+    """Sends nothing."""
 
     @property
     def is_idle(self) -> bool:
@@ -87,7 +87,7 @@ class _Silent(Talk):
 
 @dataclass(frozen=True, slots=True)
 class Silence(Strategy):
-    """Nobody says anything."""
+    """No communication."""
 
     def start(self, replica: Replica) -> Talk:  # noqa: ARG002 - it asks for nothing
         return _Silent()

@@ -123,6 +123,7 @@ class Own:
 
     def remember(self, now: float, read: Callable[[], Vector]) -> None:
         """Called at every step boundary.
+
         Args:
             now: the time.
             read: reads the parameters.
