@@ -1,4 +1,4 @@
-"""Rounds: all members, or some, meet to average what they have."""
+"""Rounds: all members, or some of them, average their models or gradients."""
 
 from atoll.strategies.rounds.composition import Meeting
 from atoll.strategies.rounds.rounds import Rounds

@@ -1,7 +1,7 @@
-"""A block of the vector that rounds are about, and what its rounds have led to on one node.
+"""A block of the vector that rounds average, and the state of its rounds on one node.
 
-Blocks are a few megabytes: all that is done to a model is done to one block after the other, beside training, so
-temporaries stay small and in the cache.
+Blocks are a few megabytes.  All work on a model is done block by block, in parallel with training, so temporaries stay
+small and in the cache.
 """
 
 import math
@@ -21,22 +21,22 @@ __all__ = ["Block", "Examined"]
 
 
 class Examined(NamedTuple):
-    """What a block adds to the judgement of a whole round: squares of lengths."""
+    """A block's part in the check of a whole round: squared norms."""
 
     changed: float = 0.0
-    """Of what the mean has changed."""
+    """The squared norm of the mean's change."""
     moved: float = 0.0
-    """Of what this member gave."""
+    """The squared norm of this member's contribution."""
     agreed: float = 0.0
-    """Of what all agreed on before."""
+    """The squared norm of the last agreed model."""
     gave: bool = False
-    """Whether this member gave anything."""
+    """Whether this member contributed."""
     counts: bool = False
     """Whether any member did."""
 
 
 class Block:
-    """One block of the vector and what its rounds have led to."""
+    """One block of the vector and the state of its rounds."""
 
     def __init__(
         self,
@@ -57,23 +57,23 @@ class Block:
         self._absolute = absolute
         self._is_model = is_model
         self.agreed: Vector | None = None
-        """What all members hold since their last round."""
+        """The values that all members agreed on in their last round."""
         self._contributed: Vector | None = None
         self._not_own: Vector | None = None
-        """Corrections that others' cancel: in the model, and not the node's to give."""
+        """Corrections in the model that sum to zero over all nodes: the node must not contribute them."""
         self._anew = False
         self.is_handed = False
-        """Whether the member was handed the model and has not taken part in a round since: it has nothing to give yet,
-        and what it gave would hold the others back.
+        """Whether the member received the model from a peer and has not taken part in a round since: it has nothing to
+        contribute yet, and a contribution would slow the others' progress.
         """
         self._kept_before: Vector | None = None
         self._given: Vector | None = None
-        """What the member gave to the round under way, if that is needed again; its weight, and how far it moved."""
+        """The member's contribution to the current round, if it is needed again; its weight, and how far it moved."""
         self._weight, self._moved = 0.0, 0.0
         self._mean: Vector | None = None
         self._missed: Vector | None = None
-        """What the last round came to, less what of the node's own was in it."""
-        self._unshared: Vector | None = None  # gradients that were used here and are in no round yet
+        """The result of the last round minus the node's own contribution."""
+        self._unshared: Vector | None = None  # gradients that this node has used and that are in no round yet
 
     @property
     def size(self) -> int:
@@ -82,8 +82,8 @@ class Block:
 
     @property
     def copies(self) -> int:
-        """How many vectors it holds at most: what was agreed on before, last and next; a snapshot; what was not sent
-        before and after a round; what outer optimisers, corrections and delayed means remember.
+        """The most vectors that it holds: the previous, last and next agreed values; a snapshot; the residual before
+        and after a round; the state of outer optimisers, corrections and delayed means.
         """
         kept = 0 if self._absolute else 2
         corrected = 0 if isinstance(self.correction, Uncorrected) else 4
@@ -100,7 +100,7 @@ class Block:
         return self.agreed if self._absolute and self._is_model else None
 
     def receive(self, result: Reduced, weight: float) -> Examined | None:
-        """What a round came to; `None` if that is not finite.  All members hold the same bytes and see the same."""
+        """Takes a round's result; `None` if it is not finite.  All members have the same bytes and decide alike."""
         unsent = result.unsent
         self.feedback.keep(unsent if unsent is not None and all_finite(unsent) else None)
         self._mean = None
@@ -137,14 +137,14 @@ class Block:
         self._unshared = gradient if self._unshared is None else self._unshared + gradient
 
     def collected(self) -> Vector | None:
-        """All gradients that were used since the last round: had only the present one been shared, replicas that went
-        on alone for a while would never meet again.
+        """All gradients that were used since the last round: if only the current one were shared, replicas that
+        trained alone for a while would never agree again.
         """
         collected, self._unshared = self._unshared, None
         return collected
 
     def begin(self, snapshot: Vector | None) -> bool:
-        """A round begins with the model as it is; whether that is of use to anybody."""
+        """Begins a round with the current model; returns whether the model is usable."""
         self._given, self._weight, self._moved, self._missed = None, 0.0, 0.0, None
         self._kept_before = self.feedback.kept
         self._contributed = None
@@ -155,10 +155,10 @@ class Block:
         return True
 
     def payload(self, snapshot: Vector | None, weight: float) -> Vector | None:
-        """What the member gives to the round that it has begun: its values or what has changed in them, and what it has
-        not sent before.
+        """The member's contribution to the round that it has begun: its values or their change, plus the residual of
+        earlier rounds.
 
-        `None` if that is of no use to anybody.
+        `None` if it is unusable.
         """
         if snapshot is None or self._contributed is None:
             return None
@@ -179,17 +179,17 @@ class Block:
         return given
 
     def abandon(self, snapshot: Vector | None) -> None:
-        """The round that was begun with this snapshot will not be: what it was given is the node's own again."""
+        """Abandons the round that was begun with this snapshot: the contribution is unsent again."""
         self.feedback.keep(self._kept_before)
         if snapshot is not None and self._contributed is not None:
             self._ahead.give_back(self._contributed - snapshot)
 
     def save(self, *, under_way: bool = False, snapshot: Vector | None = None) -> Saved:
-        """What the node has not told yet.
+        """The values that the node has not sent yet.
 
         Args:
-            under_way: whether the fragment is in a round, which is not counted on.
-            snapshot: that round's.
+            under_way: whether the fragment is in a round; its result is not expected.
+            snapshot: the snapshot of that round.
         """
         kept, unused = self.feedback.kept, self._ahead.unused
         if under_way:
@@ -206,15 +206,15 @@ class Block:
             self._ahead.give_back(saved["unused"])
 
     def restart(self) -> None:
-        """Rounds are among others from now on, who know nothing of those before."""
+        """Called when the members of rounds have changed: the new ones do not know the earlier rounds."""
         self._ahead.restart()
         self._unshared = None  # models are averaged next, and these gradients are in them
 
     def begin_from(self, held: Vector, *, handed: bool = False) -> None:
-        """All members go on from this, each with the model that it has, which may be just that, `handed` over.
+        """All members continue from `held`, each with its own model; that is `held` itself if it was `handed` over.
 
-        The next mean is of what was learned apart and is taken as it is: what an outer optimiser made of it would
-        depend on where each has been.
+        The next mean is over changes that nodes learned apart, and is used without an outer step: the outer step
+        would depend on each node's history.
         """
         self.agreed = held
         self._outer.start(held)
@@ -222,18 +222,18 @@ class Block:
         self.is_handed = self.is_handed or handed
 
     def unsent(self) -> Vector:
-        """What the member can still give when it has nothing new."""
+        """The contribution that remains when the member has nothing new."""
         return self.feedback.given(np.zeros(self.span.stop - self.span.start, dtype=np.float32))
 
     def mean(self) -> Vector | None:
-        """What the last round says; `None` if it says nothing of use."""
+        """The mean of the last round; `None` if it is unusable."""
         mean, self._mean = self._mean, None
         return mean
 
     def follows(self, mean: Vector | None) -> Vector:
-        """What all members agree on when they take this mean.
+        """The values that all members agree on if they apply this mean.
 
-        Nothing is agreed on yet: a round that is given up after all begins from what was (`begin_from`).
+        The agreement is not final yet: if the round is abandoned, the next begins from the last one (`begin_from`).
         """
         assert self.agreed is not None
         if mean is None:
@@ -241,22 +241,22 @@ class Block:
         if not self._anew:
             return self._outer(mean)
         self._outer.start(mean)
-        self._missed = None  # it is of all that was learned apart, not of what a node's next steps will miss
+        self._missed = None  # it comes from training apart, and does not predict the next steps
         return mean
 
     def change(self, agreed: Vector, snapshot: Vector | None) -> Vector | None:
-        """What to add to a model that has made steps since the snapshot; `None` where that needs more to be known.
+        """What to add to a model that has made steps since the snapshot; `None` if that depends on more than these.
 
-        It takes the snapshot's place in memory: who only adds needs that no more.
+        It overwrites the snapshot's memory, which is no longer needed then.
         """
         if not self._ahead.adds or snapshot is None:
             return None
         return np.subtract(agreed, snapshot, out=snapshot) if snapshot.flags.writeable else agreed - snapshot
 
     def agree(self, agreed: Vector) -> None:
-        """The member takes what follows from a round."""
+        """The member accepts the agreed result of a round."""
         self.agreed, self._anew = agreed, False
-        self._contributed = self._kept_before = None  # no round is under way
+        self._contributed = self._kept_before = None  # no round is in progress
         if self._missed is not None:
             self.correction.learn(self._missed)
             self._missed = None
@@ -266,8 +266,8 @@ class Block:
 
         Args:
             own: its model now.
-            snapshot: what it was when the round began.
-            steps: when that was, and how many steps it has done since.
+            snapshot: its model when the round began.
+            steps: the step of the snapshot, and the number of steps since.
         """
         assert self.agreed is not None
         if steps.since == 0 and self._ahead.adds:

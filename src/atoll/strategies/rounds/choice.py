@@ -1,4 +1,4 @@
-"""Which collective rounds go by."""
+"""The choice of the collective for rounds."""
 
 import numpy as np
 
@@ -8,9 +8,7 @@ __all__ = ["Choice"]
 
 
 class Choice:
-    """Which collective to use.  `best` tries each once, then takes the one that took all members together the least
-    time.
-
+    """Which collective to use.  `best` tries each once, then takes the one with the least total time of all members.
     Every twentieth round it tries the runner-up again, so that it notices when the network has changed.
     """
 
@@ -31,7 +29,7 @@ class Choice:
         return ranked[min(1, len(ranked) - 1)] if self._rounds % 20 == 19 else ranked[0]
 
     def report(self) -> Vector:
-        """What this member tells of its last round: seconds and a count, in the place of the collective used."""
+        """This member's report of its last round: seconds and a count, in the place of the collective used."""
         return self._last
 
     def learn(self, via: str, seconds: float, reports: Vector) -> None:

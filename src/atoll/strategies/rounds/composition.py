@@ -1,4 +1,4 @@
-"""Of what rounds are composed."""
+"""The parts of which rounds are composed."""
 
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -24,12 +24,12 @@ class Meeting:
     overlap: bool = False
     """Do not wait at all."""
     patience: float = 2.0
-    """How many times the expected time a round is waited for."""
+    """How long a node waits for a round, in expected round times."""
     steady: bool = False
-    """Whether the global batch stays what it is while nodes are away: the others then take larger ones."""
+    """Whether the global batch size stays the same while nodes are unreachable: the others then use larger batches."""
     handover: Literal["auto", "model", "optimizer"] = "auto"
-    """What a node that is new is handed; `auto`: the optimiser's state too where gradients are averaged, since models
-    then stay alike only while their optimisers do.
+    """The state that a new node receives; `auto`: also the optimiser state where gradients are averaged, since models
+    then stay equal only while their optimisers do.
     """
 
 
@@ -37,12 +37,12 @@ class Who(Protocol):
     """The members of a round."""
 
     def __call__(self, own: str, number: int, members: tuple[str, ...]) -> tuple[str, ...]:
-        """With whom a node meets.
+        """The members of a node's round.
 
         Args:
             own: the node's name.
             number: of the round.
-            members: who is here.
+            members: the reachable members.
         """
 
 
@@ -54,7 +54,7 @@ class Post(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class RoundParts:
-    """What rounds are, as a value."""
+    """The parts of rounds, as a value."""
 
     when: Part[When]
     """When to begin one."""
@@ -64,23 +64,23 @@ class RoundParts:
     quantity: Quantity = Quantity.PARAMETERS
     """What is averaged."""
     weight: Weight = field(default_factory=Mean)
-    """What a member counts."""
+    """A member's weight in the mean."""
     warmup: int = 0
-    """How many rounds are waited for all the same, at first: the first steps are the ones that go astray."""
+    """How many of the first rounds are always waited for: models diverge most easily in the first steps."""
     reduction: Part[Reduction] = field(default_factory=lambda: part(Plain))
     """How vectors are added up."""
     decay: float = 1.0
-    """What unsent values are multiplied with from round to round."""
+    """The factor for unsent values from round to round."""
     outer: Part[Outer] = field(default_factory=lambda: part(TakeMean))
-    """What all make of a mean of parameters."""
+    """The outer step on a mean of parameters."""
     ahead: Part[Ahead] = field(default_factory=lambda: part(OwnSteps))
-    """What a node that has trained on meanwhile puts on top of it."""
+    """What a node that continued to train meanwhile adds to it."""
     correction: Part[Correction] = field(default_factory=lambda: part(Uncorrected))
     """What is added to the parameters after each of the node's own steps."""
     fragments: int = 1
     """Into how many pieces the vector is cut; rounds take them in turn."""
     who: Who | None = None
-    """The members of each round; all who are here if left out."""
+    """The members of each round; default: all reachable members."""
     post: Post | None = None
     """What is made of a mean of gradients."""
 

@@ -1,15 +1,15 @@
-"""Holds rounds, whatever they average: begins them when they are due, waits for them, and applies what they come to.
+"""Runs rounds of models or gradients: begins them when they are due, waits for them, and applies their results.
 
-A round's number is its id: a node's n-th round meets everybody else's n-th, whatever their speeds.  A node is in one
+A round's number is its id: a node's n-th round is every other node's n-th, whatever their speeds.  A node is in one
 round at a time.
 
-A blocking round is waited for max(2 s, `patience` × the time it is expected to take, from the last ones).  Then it
-turns into an overlapped one: training goes on, transfers resume when they can, and the result is applied as a
-correction when it comes.  What was learned meanwhile is kept.
+A node waits for a blocking round max(2 s, `patience` × the expected time from the last rounds).  Then the round becomes
+an overlapped one: training continues, transfers resume when they can, and the result is applied as a correction when it
+arrives.  Changes that were learned meanwhile are kept.
 
-Where less than every value is sent, members tell what they changed since the model that they agreed on last, which all
-of them hold; what a codec leaves out goes with the next round.  A contribution that is not finite is not sent: the
-member takes part with weight 0.
+Where a codec does not send every value, members send their changes since the last agreed model, which all of them hold;
+values that the codec leaves out go into the next round.  A contribution that is not finite is not sent: the member
+takes part with weight 0.
 """
 
 import asyncio
@@ -41,16 +41,16 @@ __all__ = ["FIRST_WAIT_S", "LEAST_WAIT_S", "Driver"]
 
 LEAST_WAIT_S = 2.0
 FIRST_WAIT_S = 30.0
-"""How long a round is waited for before anything is known of how long rounds take."""
+"""How long a node waits for a round before round times are known."""
 REMEMBERED = 8
 """How many rounds' results are compared with others'."""
 LONG_AGO = 1 << 30
 WORSE = 1.5
-"""A node's loss on its own batches may grow so much while it is apart before what it has learned counts less."""
+"""If a node's own loss grows by more than this factor while it trains apart, its changes count less."""
 HOPELESS_S, HOPELESS_ROUNDS = 60.0, 20.0
-"""How long a round may take, and how many times as long as the last ones."""
+"""The time limit of a round, in seconds and in times of the last rounds."""
 GRACE_ROUNDS = 4
-"""How many rounds long somebody may be away before the others go on without it."""
+"""For how many rounds a node may be unreachable before the others continue without it."""
 
 
 class Driver:
@@ -78,19 +78,19 @@ class Driver:
         self.fragments = cut(replica, parts, absolute=absolute, is_model=is_model)
         self.blocks = [block for fragment in self.fragments for block in fragment.blocks]
         self.number = 0
-        """Of the next round among these members."""
+        """The number of the next round among these members."""
         self._done = 0
         self._begun_at_step = 0
         self._pending: Pending | None = None
         self.is_astray = False
-        """The node holds something else than the others, and trains alone until rounds are among others."""
+        """Whether the node's state differs from the others': it then trains alone until the members change."""
         self._durations: deque[float] = deque(maxlen=5)
         self._results: dict[str, str] = {}
-        """Digests of what the last rounds came to."""
+        """Digests of the last rounds' results."""
         self._loss = math.nan
-        """What the node's own loss was when it last agreed with others."""
+        """The node's own loss when it last agreed with others."""
         self.buffers = replica.read(Quantity.BUFFERS)
-        """What all members' were, on average, after the last round."""
+        """The mean over all members after the last round."""
         self._first_wait_s = first_wait_s
         self._exchange = Exchange(replica, self._reduction, len(self.buffers), self.refused)
         self._judge = Judge(Trailer.trailer(replica, len(self.buffers)), self.refused)
@@ -107,12 +107,12 @@ class Driver:
         self.when.start(self._replica, spawn)
         self._reduction.start(self._replica.world, self._replica.members, spawn)
         if self._replica.world.is_late:
-            # A node that begins later knows no run without rounds, and waits no longer than for others.
+            # A node that begins later has seen no run without rounds, and waits no longer than for other rounds.
             self._first_wait_s = LEAST_WAIT_S
 
     @property
     def held(self) -> list[Vector]:
-        """What all members hold since their last round, a vector a block."""
+        """The values that all members agreed on in their last round, one vector per block."""
         held = [block.agreed for block in self.blocks if block.agreed is not None]
         assert len(held) == len(self.blocks), "started"
         return held
@@ -129,7 +129,7 @@ class Driver:
         return not self.when.may_be_due(self._replica.steps - self._begun_at_step)
 
     async def turn(self) -> bool:
-        """A step boundary among others.  Returns whether the result of a round was applied."""
+        """Called at a step boundary while not alone.  Returns whether the result of a round was applied."""
         if self.is_astray:
             return False
         self._look_at_pending()
@@ -150,11 +150,11 @@ class Driver:
         return self.when(self._replica, step - self._begun_at_step, self.number)
 
     def restart(self) -> None:
-        """Rounds are among others: gives up what is under way, and forgets what was learned of those before."""
+        """Called when the members have changed: abandons the current round and forgets measurements of the old ones."""
         self.number = 0
         self.is_astray = False
         self._results.clear()
-        self._begun_at_step = -LONG_AGO  # what was learned apart is merged at once, and nobody waits for steps first
+        self._begun_at_step = -LONG_AGO  # the next round is due at once, to merge changes learned apart
         self._choice = Choice(self._via, self._reduction.vias)
         self._reduction.restart()
         self._judge.restart()
@@ -166,7 +166,7 @@ class Driver:
             fragment.restart()
 
     def begin_from(self, held: list[Vector], *, handed: bool = False) -> None:
-        """All members go on from this (see `Block.begin_from`)."""
+        """All members continue from `held` (see `Block.begin_from`)."""
         for block, values in zip(self.blocks, held, strict=True):
             block.begin_from(values, handed=handed)
 
@@ -184,11 +184,11 @@ class Driver:
             block.load(section(f"block {place}", saved))
 
     def results(self) -> Summary:
-        """Digests of what the last rounds of all came to."""
+        """Digests of the results of the last rounds of all."""
         return [list(result) for result in self._results.items()]
 
     def differing(self, results: Summary) -> tuple[str, str, str] | None:
-        """The first round that led somebody else elsewhere, what that came to there, and here."""
+        """The first round with another result on another node, and the digests of both results: theirs, own."""
         for name, theirs in results:
             if self._results.get(name, theirs) != theirs:
                 return str(name), str(theirs), self._results[name]
@@ -241,7 +241,7 @@ class Driver:
         return name + self._averaged.suffix if view.number > 0 else name
 
     def _soundness(self) -> float:
-        """What is to be made of what the node has learned apart: less if by its own loss it has got worse since."""
+        """The factor for changes that the node learned apart: less than 1 if its own loss has grown since."""
         if self._loss <= 0 or not math.isfinite(self._loss):
             return 1.0
         worse = self._replica.loss / self._loss
@@ -250,7 +250,7 @@ class Driver:
     async def _outcome(
         self, meeting: Round, tail: Vector, via: str, fragment: Fragment, snapshots: list[Vector | None]
     ) -> Outcome | None:
-        """What a round comes to.  All that can be done beside training is done here, block by block."""
+        """The result of a round.  All work that can run in parallel with training is done here, block by block."""
         found = await self._exchange(meeting, tail, via, fragment, snapshots, all_took_part=self._all_took_part)
         if found is None:
             return None
@@ -281,7 +281,9 @@ class Driver:
         world.record(Waited(at=world.now, node=world.name, since=since, why=pending.meeting.name))
 
     def _look_at_pending(self) -> None:
-        """A round that takes absurdly long will not end: members wait for what nobody sends.  Another view ends it."""
+        """A round that takes far too long will not end: members wait for a message that nobody sends.  So this node
+        asks for a new view, which ends it.
+        """
         pending, now = self._pending, self._replica.world.now
         if pending is None or pending.task.done() or not self._durations:
             return
@@ -290,7 +292,7 @@ class Driver:
             self._replica.group.object()
 
     async def _apply(self) -> bool:
-        """Takes the result of the round under way, if it is there."""
+        """Applies the result of the current round, if it is ready."""
         pending = self._pending
         if pending is None or not pending.task.done() or self._replica.group.held or self.is_astray:
             return False
@@ -299,8 +301,8 @@ class Driver:
         replica, world = self._replica, self._replica.world
         outcome = pending.task.result()
         if outcome is None or outcome.is_refused:
-            # Somebody sent what is no part of a round: who holds something else now finds that out.  Or all members
-            # have refused the sum, since they hold the same bytes.
+            # A member sent a malformed message: members whose state now differs find that out.  Or all members have
+            # refused the sum, since they hold the same bytes.
             if outcome is not None:
                 self._distrust_sums()
             _abandon(pending)
@@ -349,6 +351,6 @@ class Driver:
 
 
 def _abandon(pending: Pending) -> None:
-    """A round will not be: what it was given is the node's own again."""
+    """Abandons a round: its contribution is unsent again."""
     for block, snapshot in zip(pending.fragment.blocks, pending.snapshots, strict=True):
         block.abandon(snapshot)

@@ -1,7 +1,7 @@
 """The exchange of a fragment: a pipeline over its blocks.
 
-Each block is encoded, sent, received, added up and examined on its own, a few of them at a time, so that computing and
-transfers overlap.  All that touches values is done beside the event loop (`World.offload`), which only moves bytes.
+Each block is encoded, sent, received, summed and checked on its own, a few of them at a time, so that computation and
+transfers overlap.  All work on values runs outside the event loop (`World.offload`), which only moves bytes.
 """
 
 import asyncio
@@ -21,17 +21,17 @@ from atoll.world.hearing import NOT_UNDERSTOOD
 __all__ = ["Exchange", "ExchangedBlock"]
 
 BLOCKS_UNDER_WAY = 8
-"""How many blocks of a round are on their way at a time."""
+"""How many blocks of a round are in flight at a time."""
 
 
 class ExchangedBlock(NamedTuple):
-    """What the exchange of a block came to."""
+    """The result of the exchange of a block."""
 
     tail: Vector
     """The sum of all members' trailers."""
     via: str
     snapshot: Vector | None
-    """What the member had; `None` if it was of no use."""
+    """The member's own values; `None` if they were unusable."""
     examined: Examined | None
     """`None`: its sum is not finite."""
 
@@ -64,15 +64,15 @@ class Exchange:
         *,
         all_took_part: Callable[[], None],
     ) -> list[ExchangedBlock] | None:
-        """Exchanges all blocks of a fragment; `None` if a peer sent something that is no part of a round.
+        """Exchanges all blocks of a fragment; `None` if a peer sent a malformed message.
 
         Args:
             meeting: the round.
             tail: this member's trailer.
             via: the collective.
-            fragment: what is exchanged.
-            snapshots: what this member has, a vector a block.
-            all_took_part: called once all members have brought a block.
+            fragment: the blocks to exchange.
+            snapshots: this member's values, one vector per block.
+            all_took_part: called once all members have contributed a block.
         """
         count = len(fragment.blocks)
         if count == 1:
@@ -134,4 +134,4 @@ class Exchange:
 
 
 class _NotUnderstood(Exception):
-    """A peer sent something that is no part of a round."""
+    """A peer sent a malformed message."""

@@ -13,11 +13,11 @@ from atoll.strategies.rounds.composition import RoundParts
 __all__ = ["Fragment", "cut"]
 
 BEYOND_OWN = 1e5
-"""How many times as long as what a member gave the mean of a round may be."""
+"""Limit for the norm of a round's mean, in norms of a member's own contribution."""
 LEAST_MOVE = 1e-4
-"""What a member is taken to have given at least, of the length of the model, when a mean is held against it."""
+"""The least norm that is assumed for a member's contribution in that comparison, as a share of the model's norm."""
 ABSURD = 20.0
-"""How many times as long as the last rounds' the sum of a round may be."""
+"""Limit for the norm of a round's sum, in norms of the last rounds' sums."""
 
 
 class Fragment:
@@ -33,7 +33,7 @@ class Fragment:
         self.step = 0
         """When its last round began."""
         self._lengths = Lengths(ABSURD)
-        """How much the last rounds among these members have changed."""
+        """The norms of the changes by the last rounds among these members."""
 
     @property
     def is_anew(self) -> bool:
@@ -42,19 +42,19 @@ class Fragment:
 
     @property
     def is_handed(self) -> bool:
-        """Whether the member was handed the model, and has nothing to give yet."""
+        """Whether the member received the model from a peer, and has nothing to contribute yet."""
         return self.blocks[0].is_handed
 
     def restart(self) -> None:
-        """Rounds are among others from now on, who know nothing of those before."""
+        """Called when the members of rounds have changed: the new ones do not know the earlier rounds."""
         self._lengths.clear()
         for block in self.blocks:
             block.restart()
 
     def accepts(self, examined: list[Examined | None]) -> bool:
-        """Whether a round's sum may be what its members brought: finite, and not many times as long as those before.
+        """Whether a round's sum is plausible: finite, and not many times as long as the sums before.
 
-        All members hold the same bytes and see the same.  What stays long is how things are.
+        All members hold the same bytes and decide alike.  Sums that stay long are accepted in the end.
         """
         found = [each for each in examined if each is not None]
         if len(found) < len(examined):
@@ -68,12 +68,12 @@ class Fragment:
 
     @staticmethod
     def _is_beyond_own(changed: float, found: list[Examined]) -> bool:
-        """Whether a mean is absurdly long beside what this member gave: before there are rounds to compare it with,
-        somebody may have added up wrongly.  What honest members give differs by far less.
+        """Whether a mean is far too long compared with this member's contribution: before there are rounds to compare
+        with, a member may have summed wrongly.  Contributions of honest members differ by far less.
         """
         if not any(each.gave for each in found):
             return False
-        # A member that has learned all that its data says gives next to nothing, and is right to.
+        # A member that has fit its data contributes almost nothing, which is correct.
         agreed = math.sqrt(sum(each.agreed for each in found))
         moved = max(math.sqrt(sum(each.moved for each in found)), LEAST_MOVE * agreed)
         return 0 < moved < changed / BEYOND_OWN
@@ -85,7 +85,7 @@ def cut(replica: Replica, parts: RoundParts, *, absolute: bool, is_model: bool) 
     Args:
         replica: the node's model.
         parts: what rounds are.
-        absolute: whether members bring values, and not what has changed in them.
+        absolute: whether members contribute values, not changes.
         is_model: whether the values are a model's.
     """
     size = replica.size

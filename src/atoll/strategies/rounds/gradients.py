@@ -1,6 +1,4 @@
-"""Rounds that average gradients.  After others have come or gone, models are averaged a few times by rounds of their
-own.
-"""
+"""Rounds that average gradients.  After nodes have joined or left, separate rounds average models a few times."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -80,7 +78,7 @@ class GradientRounds(Talk):
         self._driver.load(saved)
 
     def _collect(self) -> None:
-        """Takes the gradient of this step up among those to share.  One that is not finite is not used either."""
+        """Adds the gradient of this step to those to share.  A gradient that is not finite is not used either."""
         own = self._replica.read(Quantity.GRADIENT)
         if not all_finite(own):
             self._replica.write(Quantity.GRADIENT, np.zeros_like(own))

@@ -1,9 +1,9 @@
-"""Handing over: a node that has nothing in common with the others, because it is new or was away for very long, is sent
-what they hold by one of them.
+"""Handover: a node that is new, or was unreachable for very long, shares no agreement with the others.  It receives
+their state from one of them, its host.
 
-It is asked for once and streamed in pieces; what has arrived stays when the view changes or the host goes away: every
-host of an agreement holds the same bytes, and the next one is asked for the rest.  A state that is not finite is
-refused, and so is its host from then on.
+It asks once, and the host streams the state in pieces.  Received pieces stay when the view changes or the host leaves:
+every host of an agreement holds the same bytes, so the node asks the next one for the rest.  A state that is not finite
+is refused, and so is its host from then on.
 """
 
 import asyncio
@@ -35,12 +35,12 @@ PIECE_BYTES, LEAST_PIECE_BYTES, PIECES = 4 << 20, 4 << 10, 16
 SETTLE_S = 120.0
 """How long a host waits until it is in the guest's view and at a step boundary."""
 MEMORY = -1
-"""The place of what the optimiser remembers, which is each host's own and comes last."""
+"""The place of the optimiser state, which is each host's own and comes last."""
 
 
 @dataclass(frozen=True, slots=True)
 class Handed:
-    """What a node was handed."""
+    """The state that a node received."""
 
     agreement: Agreement
     held: list[Vector]
@@ -57,9 +57,9 @@ class Handover:
     Args:
         replica: its model.
         sizes: how many values each fragment has.
-        held: gives what this node holds of the agreement that its view goes on from, a vector a fragment; `None` while
-            that is not settled.
-        optimizer: whether what the host's optimiser remembers is asked for too.
+        held: returns this node's values of the agreement that its view continues from, one vector per fragment; `None`
+            while that is not settled.
+        optimizer: whether to ask for the host's optimiser state too.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Handover:
         self._changed = asyncio.Event()
         self._asking: asyncio.Task[None] | None = None
         self._part: tuple[Agreement, NDArray[np.uint8], int] | None = None
-        """What is coming, and how much of it is there."""
+        """The agreement in transfer, and how much of it has arrived."""
         self._pieces: asyncio.Queue[tuple[str, str, dict[str, int], Body]] = asyncio.Queue()
         """Who sends it, for which view, what it is, and its bytes."""
         self.handed: Handed | None = None
@@ -108,12 +108,12 @@ class Handover:
     # As a guest ---
 
     def ask(self, host: str, view: View, common: Common) -> None:
-        """Has what the members of a view go on from sent by one of them."""
+        """Asks a member of a view for the state that the view continues from."""
         assert self._spawn is not None
         self._asking = self._spawn(self._take(host, view, common))
 
     def end(self) -> None:
-        """What was asked for is not wanted any more, or is there."""
+        """Ends the request: the state has arrived or is no longer needed."""
         if self._asking:
             self._asking.cancel()
         self._asking = self.handed = None
@@ -166,14 +166,14 @@ class Handover:
                 return head, body
 
     def _hear_piece(self, message: Message) -> None:
-        """What is not being waited for, because it is of a view of before, is let go."""
+        """Drops pieces that are not expected, because they belong to an earlier view."""
         said = json.loads(message.head)
         head = {key: int(said[key]) for key in ("from", "steps")}
         if self._asking is not None and not self._asking.done():
             self._pieces.put_nowait((message.sender, str(said["view"]), head, message.body))
 
     def _refuse(self, view: View, host: str, why: str) -> None:
-        """It stays alone until there is another view, and then asks somebody else."""
+        """The node stays alone until the next view, and then asks another host."""
         self._part = None
         self.distrusted.add(host)
         self._record(view, f"{host}: {why}")
@@ -198,7 +198,7 @@ class Handover:
                 while replica.group.view.number < number or (replica.group.view.name == view and self._held() is None):
                     await self._changed.wait()
         except TimeoutError:
-            return  # it asks somebody else when there is another view
+            return  # the guest asks another host in the next view
         if replica.group.view.name != view:
             return
         if start == MEMORY:
@@ -224,7 +224,7 @@ def _pieces(held: list[Vector], start: int) -> Iterator[tuple[int, memoryview]]:
 
 
 def _head(view: str, place: int, steps: int) -> bytes:
-    """What says of a piece which it is: its view, where it begins, and the host's global step."""
+    """The header of a piece: its view, its start, and the host's global step."""
     return json.dumps({"view": view, "from": place, "steps": steps}, separators=(",", ":")).encode()
 
 

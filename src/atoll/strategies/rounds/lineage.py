@@ -1,9 +1,9 @@
-"""Which agreements a node has behind it: what tells nodes that were apart how far they went together.
+"""A node's past agreements: they show nodes that were apart the last state that they had in common.
 
 An agreement is named after the view that it was made in and its number there.  A node remembers its last two, and those
 that views ended with.  When a view is installed, every member knows where every other stands (`Standing`), and all find
-the same agreement to go on from (`common_agreement`): the one from which most work survives.  Who holds it keeps its
-model, and the next round merges what each has changed since; who does not is handed it.
+the same agreement to continue from (`common_agreement`): the one from which most work survives.  A node that holds it
+keeps its model, and the next round merges the changes of each since then; any other node receives it from a holder.
 """
 
 from collections.abc import Mapping
@@ -22,16 +22,16 @@ __all__ = ["START", "Agreement", "Common", "Lineage", "Standing", "common_agreem
 Agreement = tuple[str, int]
 START: Agreement = "", 0
 KEPT = 4
-"""How many ends of views are remembered, of small models."""
+"""How many agreements at ends of views are kept, for small models."""
 SMALL_BYTES = 16 << 20
-"""Of larger models only the last one is: each is a copy of the model."""
+"""For larger models only the last one is kept: each is a copy of the model."""
 MOST_AGREEMENTS = 2 * (KEPT + 2)
 LONGEST_NAME = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where a node stands: what it may have in common with others, and what its model includes."""
+    """A node's state for the others: its agreements, and the work that its model includes."""
 
     agreements: tuple[Agreement, ...]
     work: tuple[int, ...]
@@ -39,9 +39,9 @@ class Standing:
     is_new: bool
     """Whether it never held the run's model: it did not begin the run, and nobody has handed it anything."""
     distrusts: frozenset[str] = frozenset()
-    """Members whose state it was handed and had to refuse."""
+    """Members whose state the node received and refused."""
     taking: Agreement | None = None
-    """What it is being handed, and has a part of."""
+    """The agreement that the node is receiving and has a part of."""
 
     def summary(self) -> Summary:
         told: Summary = [["new", int(self.is_new)], ["work", " ".join(map(str, self.work))]]
@@ -52,7 +52,7 @@ class Standing:
 
     @classmethod
     def read(cls, summary: Summary, members: int) -> "Standing":
-        """What a member says of itself; a `ValueError` if that makes no sense."""
+        """Reads a member's summary; a `ValueError` if it is malformed."""
         agreements: list[Agreement] = []
         facts: dict[str, int | str] = {}
         distrusts, taking = set(), None
@@ -75,31 +75,31 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Common:
-    """What the members of a view go on from."""
+    """The agreement that the members of a view continue from."""
 
     agreement: Agreement
     holders: tuple[str, ...]
-    """Who holds it, in the view's order."""
+    """The members that hold it, in the view's order."""
     work: Work
-    """What their models include together, and hence the model of all after their next round."""
+    """The work that their models include together, and so the model of all after their next round."""
     is_now: bool = False
-    """Whether it is the only holder's model, as it is at its next step boundary."""
+    """Whether it is the model of the only holder at its next step boundary."""
 
 
 def common_agreement(standings: Mapping[str, Standing], view: str = "") -> Common:
     """The agreement from which most work survives.
 
-    Its holders keep their models, so what survives is what any of them includes.  Who never held the run's model cannot
-    win against anybody who did, whatever it has learned alone; nor can somebody whose state most others have refused.
-    Among equals the one with more holders counts, and of these the last.  All who know where the members stand find the
-    same.
+    Its holders keep their models, so all work that any of them includes survives.  A node that never held the run's
+    model cannot win against one that did, whatever it has learned alone; nor can a node whose state most others have
+    refused.  Among equals the one with more holders wins, and of these the last.  All nodes with the same standings get
+    the same result.
 
-    What a single node agreed on with itself, or long ago with others, is of no use to those who are handed something:
-    they get its model as it is now, unless they have a part of what they were being handed before.
+    If there is a single holder, its last agreement may be old or with itself only.  Then nodes that need a state
+    receive its current model, unless they have a part of the state that they were receiving before.
 
     Args:
-        standings: where each member stands.
-        view: what the view is called that begins.
+        standings: the standing of each member.
+        view: the name of the view that begins.
     """
     holders: dict[Agreement, list[str]] = {}
     places: dict[Agreement, int] = {}
@@ -142,11 +142,11 @@ def _together(standings: Mapping[str, Standing], names: list[str]) -> Work:
 
 
 class Lineage:
-    """One node's agreements, oldest first, each with what the node then held, a vector a fragment.
+    """One node's agreements, oldest first, each with the values that the node then held, one vector per fragment.
 
     Args:
-        held: what the node begins with.
-        start: what to call that; the same for all who begin together.
+        held: the node's initial values.
+        start: the name of that agreement; the same for all nodes that begin together.
         is_new: whether that is not the run's model, but the node's own.
     """
 
@@ -162,7 +162,7 @@ class Lineage:
 
     @property
     def held(self) -> list[Vector]:
-        """What the node held at its last agreement."""
+        """The node's values at its last agreement."""
         return self._held[self.current]
 
     @property
@@ -175,14 +175,14 @@ class Lineage:
         self._held = {agreement: vectors for agreement, vectors in self._held.items() if agreement in keep}
 
     def everybody_holds(self) -> None:
-        """All members of the view have brought something to the round after the current agreement, so all hold that:
-        none of them needs the one before it.
+        """Called when all members of the view have contributed to the round after the current agreement.  So all hold
+        that agreement, and none of them needs the one before it.
         """
         keep = {*self._ends, self.current}
         self._held = {agreement: vectors for agreement, vectors in self._held.items() if agreement in keep}
 
     def ends(self) -> None:
-        """A view ends in which the node was not alone."""
+        """Called when a view ends in which the node was not alone."""
         if self.current not in self._ends:
             self._ends = [*self._ends, self.current][-self._kept :]
 
@@ -190,9 +190,9 @@ class Lineage:
         return agreement in self._held
 
     def back_to(self, agreement: Agreement) -> list[Vector]:
-        """Forgets what came after an agreement, and returns what the node held then.
+        """Forgets the agreements after this one, and returns the node's values at this one.
 
-        It is remembered like one that a view ended with: others who were there may come back to it.
+        It is kept like the end of a view: other nodes that took part may return to it.
         """
         while self.current != agreement:
             del self._held[self.current]
@@ -220,11 +220,11 @@ class Lineage:
         self.is_new = bool(read_note(saved["new"]))
 
     def adopt(self, agreement: Agreement, held: list[Vector]) -> None:
-        """Goes on as one of those who have just this."""
+        """Continues from this agreement only."""
         self._held, self._ends, self.is_new = {agreement: held}, [], False
 
     def forget(self, start: Agreement) -> None:
-        """Has nothing in common with anybody any more, and is to be handed what the others hold."""
+        """Drops all agreements: the node must then receive the others' state."""
         self._held, self._ends, self.is_new = {start: self.held}, [], True
 
 

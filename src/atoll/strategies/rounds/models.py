@@ -1,10 +1,10 @@
-"""Rounds that average models, among those who are here.
+"""Rounds that average models among the reachable nodes.
 
-When others come or go (`atoll.membership`), a round under way is given up, and all members go back to the last model
-that every one of them had agreed on: the next round, like any other, then averages what each has changed since,
-together or alone.  A node that was cut off and a side of a partition are one case.  Who does not have that model,
-because it is new or was away for very long, is handed it first, and has nothing to give to its first round.  Where only
-one member has anything to go on from, the others are handed its model as it is then.
+When nodes join or leave (`atoll.membership`), the current round is abandoned, and all members return to the last model
+that they all agreed on: the next round, like any other, then averages the changes of each since then, made together or
+alone.  A node that was cut off and a side of a partition are the same case.  A node that does not have that model,
+because it is new or was unreachable for very long, receives it first, and contributes nothing to its first round.  If
+only one member has a model to continue from, the others receive its current model.
 
 A node that is alone holds no rounds.
 """
@@ -62,9 +62,9 @@ class ModelRounds(Talk):
         self._was_alone = replica.group.is_alone
         """Whether the node was, in the view that is or was last: nobody shares what it agreed on with itself."""
         self._common: list[Vector] | None = None
-        """What the view goes on from, as far as this node holds it."""
+        """The agreement that the view continues from, if this node holds it."""
         self._is_sole_holder = False
-        """Whether the others are to be handed this node's model, as it is at the next step boundary."""
+        """Whether the others will receive this node's model from its next step boundary."""
         spans = [block.span for block in self._driver.blocks]
         sizes = [*(span.stop - span.start for span in spans), len(self._driver.buffers)]
         optimizer = parts.meeting.handover == "optimizer"
@@ -112,9 +112,9 @@ class ModelRounds(Talk):
         return not self._handover.is_under_way and not self._is_sole_holder and self._driver.is_idle
 
     def save(self) -> Saved:
-        """What all agreed on, and what each has not told yet.
+        """The last agreed model, and the values that this node has not sent yet.
 
-        Who goes on from it is to the others as one that was away; so are all of them to each other.
+        The others treat a node that continues from it as one that was unreachable; so do nodes that all restart.
         """
         return under("lineage", self._lineage.save()) | self._driver.save()
 
@@ -125,7 +125,7 @@ class ModelRounds(Talk):
 
     @property
     def settled(self) -> bool:
-        """Whether all have met since others came or went."""
+        """Whether all members have completed a round since nodes last joined or left."""
         return not self._handover.is_under_way and (self._replica.group.view.number == 0 or self._driver.number > 0)
 
     def _correct(self) -> None:
@@ -167,7 +167,7 @@ class ModelRounds(Talk):
         return lambda: self._change_model(outcome.blocks, steps)
 
     def _change_model(self, blocks: list[BlockOutcome], steps: Steps) -> None:
-        """The model follows what was agreed on."""
+        """Applies the agreed result to the model."""
         replica = self._replica
         taken = [found for found in blocks if found.mean is not None or found.snapshot is None]
         if not taken:
@@ -215,8 +215,8 @@ class ModelRounds(Talk):
         return self._driver.results()
 
     def compared(self, sender: str, results: Summary) -> bool:
-        """Who holds something else than the leader after one and the same round has made a mistake, whoever it was: it
-        forgets what it has in common with others, and is handed what they hold.
+        """If this node's result differs from the leader's after the same round, this node yields, whichever was wrong:
+        it drops its agreements, and receives the others' state.
         """
         differing = self._driver.differing(results)
         if differing is None:
@@ -263,15 +263,15 @@ class ModelRounds(Talk):
         return None if self._common is None else [*self._common, self._driver.buffers]
 
     async def _hand_out_own(self) -> None:
-        """The model as it is now is what all members of the view go on from."""
+        """Makes the current model the one that all members of the view continue from."""
         view, offload = self._replica.group.view, self._replica.world.offload
         values = await offload(lambda: self._replica.read(Quantity.PARAMETERS))
         is_sound = await offload(lambda: all_finite(values))
-        if self._replica.group.view is not view:  # others came or went meanwhile
+        if self._replica.group.view is not view:  # nodes joined or left meanwhile
             return
         self._driver.buffers = self._replica.read(Quantity.BUFFERS)
         self._is_sole_holder = False
-        if not is_sound:  # what was agreed on last is better
+        if not is_sound:  # the last agreed model is better
             self._common = self._lineage.held
         else:
             self._common = [values[block.span] for block in self._driver.blocks]
@@ -280,13 +280,13 @@ class ModelRounds(Talk):
         self._handover.changed()
 
     def _nearest(self, hosts: list[str]) -> str:
-        """Of those who are equally near, to the millisecond, not everybody asks the same one."""
+        """The host with the least latency; among equals, to the millisecond, nodes choose different ones."""
         first = self._replica.rank % len(hosts)
         peer = self._replica.world.peer
         return min(hosts[first:] + hosts[:first], key=lambda name: min(peer(name).round_trip_s, 1e6) // 1e-3)
 
     async def _join(self) -> bool:
-        """Takes over what the others go on from, once it is here."""
+        """Takes over the state that the others continue from, once it has arrived."""
         handed = self._handover.handed
         if handed is None:
             return False

@@ -1,4 +1,4 @@
-"""A round that is under way, what it comes to, and what the quantity that it averages has to say."""
+"""A round in progress, its result, and the interface of the quantity that it averages."""
 
 import asyncio
 from collections.abc import Callable
@@ -24,7 +24,7 @@ class Pending:
     via: str
     fragment: Fragment
     snapshots: "list[Vector | None]"
-    """What the member had, a vector a block; `None` where it was of no use."""
+    """The member's own values, one vector per block; `None` where they were unusable."""
     step: int
     alone: int
     """How many steps' gradients the snapshot holds."""
@@ -34,11 +34,11 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class BlockOutcome:
-    """What a round came to for one block."""
+    """The result of a round for one block."""
 
     block: Block
     snapshot: Vector | None
-    """What the member had; `None`: of no use to the others, so that it goes on with what they agree on."""
+    """The member's own values; `None`: unusable, so that it continues with the agreed ones."""
     mean: Vector | None
     """`None`: nothing of use."""
     agreed: Vector | None = None
@@ -49,14 +49,14 @@ class BlockOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a round came to."""
+    """The result of a round."""
 
     via: str
     tail: Trailer
     blocks: list[BlockOutcome]
     digest: str = ""
     is_refused: bool = False
-    """Whether its sum makes no sense."""
+    """Whether its sum is implausible."""
 
     @classmethod
     def refused(cls, via: str, members: int) -> "Outcome":
@@ -73,25 +73,25 @@ class Averaged(Protocol):
 
     @property
     def far_out(self) -> float:
-        """How far from the others' a contribution may lie."""
+        """Limit for a contribution's norm, in medians of the others' norms."""
 
     @property
     def suffix(self) -> str:
         """What the names of rounds among some end with."""
 
     async def snapshots(self, fragment: Fragment, step: int, *, corrected: bool) -> tuple[list[Vector | None], int]:
-        """What a member gives to a round, a vector a block, and how many steps' gradients are in it."""
+        """A member's contribution to a round, one vector per block, and how many steps' gradients are in it."""
 
     def all_took_part(self) -> None:
-        """All members have brought something to the round under way."""
+        """Called when all members have contributed to the current round."""
 
     def finish(self, found: BlockOutcome, digest: str) -> tuple[BlockOutcome, str]:
-        """Completes what a round came to for a block, on a thread beside the event loop.
+        """Completes the result of a round for a block, on a thread outside the event loop.
 
         Args:
-            found: what it came to so far.
+            found: the result so far.
             digest: of the blocks before it; returned with this one's.
         """
 
     def follow(self, pending: Pending, outcome: Outcome, *, late: bool) -> Callable[[], None]:
-        """The node follows what a round came to.  Returns what is to be done to its model: that takes a while."""
+        """Accepts the result of a round.  Returns a function that applies it to the model, which takes a while."""

@@ -1,4 +1,4 @@
-"""Everybody meets in rounds: the strategy."""
+"""The strategy in which all members take part in rounds."""
 
 from dataclasses import dataclass
 

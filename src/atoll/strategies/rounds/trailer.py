@@ -1,5 +1,5 @@
 """The numbers that travel behind the values of a round, summed like everything else and hence the same on every member:
-the weights' sum, the work that is included, who raises an alarm, buffers, and how long each collective took.
+the sum of weights, the included work, the number of alarms, buffers, and the time of each collective.
 """
 
 import math
@@ -16,20 +16,20 @@ _LOW = 1 << 20  # work is split in two numbers that a 32-bit float holds exactly
 
 
 class Trailer:
-    """What all members' tails add up to."""
+    """The sum of all members' trailers."""
 
     def __init__(self, weight: float, work: Work, buffers: Vector, reports: Vector, *, alarms: float = 0.0) -> None:
         self.weight = weight
         self.work = work
         self.alarms = alarms
-        """How many members have refused somebody again and again."""
+        """How many members have refused another again and again."""
         self.buffers = buffers
         """The weighted mean of all members'."""
         self.reports = reports
 
     @staticmethod
     def own(replica: Replica, weight: float, report: Vector, *, alarm: bool = False) -> Vector:
-        """A member adds its weight, its own work in its own place, an alarm, its buffers, and what it saw."""
+        """A member's trailer: its weight, its own work in its own place, an alarm, its buffers, and its report."""
         count, rank = len(replica.members), replica.rank
         buffers = replica.read(Quantity.BUFFERS)
         start = _numbers(count)
@@ -50,12 +50,12 @@ class Trailer:
 
     @staticmethod
     def numbers(tail: Vector, count: int) -> Vector:
-        """A copy of what comes before the buffers: what goes with every block but the first."""
+        """A copy of the numbers before the buffers: every block but the first carries only these."""
         return tail[: _numbers(count)].copy()
 
     @staticmethod
     def trailer(replica: Replica, buffers: int) -> TrailerLayout:
-        """What may stand where."""
+        """The layout of trailers."""
         count, places = len(replica.members), {name: place for place, name in enumerate(replica.members)}
         return TrailerLayout(
             counts=_numbers(count),
@@ -66,7 +66,7 @@ class Trailer:
 
     @classmethod
     def read(cls, tail: Vector, count: int, buffers: int) -> "Trailer | None":
-        """What the sum says; `None` if it makes no sense, which all members see alike."""
+        """Reads the sum; `None` if it is invalid, which is the same on all members."""
         numbers = tail[: _numbers(count)]
         if not np.isfinite(tail).all() or (numbers < 0).any() or (numbers[1:] > 1 << 33).any():
             return None
@@ -79,5 +79,5 @@ class Trailer:
 
 
 def _numbers(count: int) -> int:
-    """How many numbers come before the buffers, for so many members: the weight, two for each one's work, an alarm."""
+    """How many numbers come before the buffers, for `count` members: the weight, two for each one's work, an alarm."""
     return 2 + 2 * count
