@@ -80,9 +80,9 @@ class Handover:
         self._part: tuple[Agreement, NDArray[np.uint8], int] | None = None
         """The agreement in transfer, and how much of it has arrived."""
         self._pieces: asyncio.Queue[tuple[str, str, dict[str, int], Body]] = asyncio.Queue()
-        """Who sends it, for which view, what it is, and its bytes."""
+        """The pieces that have arrived: the host, the view, the description, and the bytes."""
         self.handed: Handed | None = None
-        """What has come, whole."""
+        """The complete state, once it has arrived."""
         self.distrusted: set[str] = set()
         """Hosts whose state had to be refused."""
 

@@ -60,7 +60,7 @@ class ModelRounds(Talk):
         self._on_view = on_view
         self._lineage = Lineage([])
         self._was_alone = replica.group.is_alone
-        """Whether the node was, in the view that is or was last: nobody shares what it agreed on with itself."""
+        """Whether the node was alone in the current or last view: nobody else holds its agreements from then."""
         self._common: list[Vector] | None = None
         """The agreement that the view continues from, if this node holds it."""
         self._is_sole_holder = False
@@ -125,7 +125,7 @@ class ModelRounds(Talk):
 
     @property
     def settled(self) -> bool:
-        """Whether all members have completed a round since nodes last joined or left."""
+        """Whether this node has begun a round since nodes last joined or left, and no handover is in progress."""
         return not self._handover.is_under_way and (self._replica.group.view.number == 0 or self._driver.number > 0)
 
     def _correct(self) -> None:
@@ -231,7 +231,7 @@ class ModelRounds(Talk):
         return f"{self._replica.world.name} at {self._replica.world.now}", 0
 
     def installed(self, view: View, summaries: dict[str, Summary]) -> None:
-        """Rounds are among others from now on."""
+        """Called when a view is installed: its members hold the rounds from now on."""
         self._begin_anew()
         if not self._was_alone:
             self._lineage.ends()

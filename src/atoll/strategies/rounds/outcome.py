@@ -42,7 +42,7 @@ class BlockOutcome:
     mean: Vector | None
     """`None`: nothing of use."""
     agreed: Vector | None = None
-    """What all members hold from now on; `None` where that is no model."""
+    """The values that all members hold from now on; `None` where they are not a model."""
     change: Vector | None = None
     """What to add to a model that has made steps since; `None`: what lies on top of what is agreed on must be seen."""
 
@@ -77,7 +77,7 @@ class Averaged(Protocol):
 
     @property
     def suffix(self) -> str:
-        """What the names of rounds among some end with."""
+        """The suffix of the names of these rounds."""
 
     async def snapshots(self, fragment: Fragment, step: int, *, corrected: bool) -> tuple[list[Vector | None], int]:
         """A member's contribution to a round, one vector per block, and how many steps' gradients are in it."""

@@ -44,7 +44,7 @@ class Trailer:
 
     @staticmethod
     def silence(tail: Vector, count: int, buffers: int) -> None:
-        """A member has nothing to give."""
+        """Clears the trailer of a member that has nothing to contribute."""
         tail[0] = 0.0
         tail[_numbers(count) : _numbers(count) + buffers] = 0.0
 
