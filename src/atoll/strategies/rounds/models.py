@@ -114,7 +114,7 @@ class ModelRounds(Talk):
     def save(self) -> Saved:
         """The last agreed model, and the values that this node has not sent yet.
 
-        The others treat a node that continues from it as one that was unreachable; so do nodes that all restart.
+        The others treat a node that continues from it as one that was unreachable, also if all nodes do so.
         """
         return under("lineage", self._lineage.save()) | self._driver.save()
 

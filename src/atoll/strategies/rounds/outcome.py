@@ -77,7 +77,7 @@ class Averaged(Protocol):
 
     @property
     def suffix(self) -> str:
-        """The suffix of the names of these rounds."""
+        """The suffix of the names of rounds after the first view."""
 
     async def snapshots(self, fragment: Fragment, step: int, *, corrected: bool) -> tuple[list[Vector | None], int]:
         """A member's contribution to a round, one vector per block, and how many steps' gradients are in it."""

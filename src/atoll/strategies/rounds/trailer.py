@@ -44,7 +44,7 @@ class Trailer:
 
     @staticmethod
     def silence(tail: Vector, count: int, buffers: int) -> None:
-        """Clears the trailer of a member that has nothing to contribute."""
+        """Sets the weight and buffers of a member that has nothing to contribute to zero."""
         tail[0] = 0.0
         tail[_numbers(count) : _numbers(count) + buffers] = 0.0
 
