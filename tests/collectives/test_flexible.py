@@ -48,7 +48,7 @@ class Watch:
 
 def noisy(world: World) -> tuple[Numbers, Numbers]:
     draw = np.random.default_rng(int(world.name))
-    return np.zeros(40_000), draw.standard_t(2, size=40_000)
+    return np.zeros(16_000), draw.standard_t(2, size=16_000)
 
 
 def test_it_follows_the_links_and_knows_what_an_exchange_takes() -> None:
