@@ -18,7 +18,7 @@ import numpy as np
 from atoll import cli
 from atoll.strategies.deltas import DeltaTalk
 from atoll.strategies.pushes import PushTalk
-from atoll.strategies.rounds.block import Block
+from atoll.strategies.rounds.block import Block, Contribution
 from atoll.strategies.rounds.lineage import Standing
 from atoll.strategies.rounds.models import ModelRounds
 from atoll.strategies.rounds.trailer import Trailer
@@ -64,13 +64,13 @@ def lie_in_rounds(lie: str) -> None:
         wrap(Trailer, "own", own)
 
     def payload(honest: Any) -> Any:
-        def lying(block: Any, snapshot: Vector | None, weight: float) -> Vector | None:
-            given: Vector | None = honest(block, snapshot, weight if 0 <= weight <= 1 else 1.0)
+        def lying(block: Any, snapshot: Vector | None, weight: float) -> Contribution | None:
+            given: Contribution | None = honest(block, snapshot, weight if 0 <= weight <= 1 else 1.0)
             if given is None or lie not in CHANGES or lie == "e":
                 return given
             told_whole = getattr(block, "_absolute", False)
-            agreed = block.agreed if told_whole and block.agreed is not None else np.zeros_like(given)
-            return np.asarray(agreed + CHANGES[lie](given - agreed), dtype=np.float32)
+            agreed = block.agreed if told_whole and block.agreed is not None else np.zeros_like(given.values)
+            return given._replace(values=np.asarray(agreed + CHANGES[lie](given.values - agreed), dtype=np.float32))
 
         return lying
 

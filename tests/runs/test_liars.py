@@ -9,7 +9,7 @@ import pytest
 from atoll.config import RunConfig
 from atoll.network import load_network
 from atoll.runs.simulated import simulate_run
-from atoll.strategies.rounds.block import Block
+from atoll.strategies.rounds.block import Block, Contribution
 from atoll.strategies.rounds.driver import Driver
 from atoll.strategies.rounds.trailer import Trailer
 from atoll.trace import ContributionRefused, Tested, read_trace
@@ -31,13 +31,14 @@ def test_one_member_that_lies(strategy: str, lie: str, tmp_path: Path, monkeypat
         if driver._replica.world.name == "3":
             lying.update(id(block) for block in driver.blocks)
 
-    def payload(block: Block, snapshot: Vector | None, weight: float) -> Vector | None:
+    def payload(block: Block, snapshot: Vector | None, weight: float) -> Contribution | None:
         given = honest(block, snapshot, min(weight, 1.0))
         if id(block) not in lying or given is None or "weight" in lie:
             return given
-        agreed = block.origin if block.origin is not None else np.zeros_like(given)
-        lied: Vector = agreed - np.float32(10) * (given - agreed) if "sign" in lie else np.full_like(given, 1e6)
-        return lied
+        values = given.values
+        agreed = block.origin if block.origin is not None else np.zeros_like(values)
+        lied: Vector = agreed - np.float32(10) * (values - agreed) if "sign" in lie else np.full_like(values, 1e6)
+        return given._replace(values=lied)
 
     def own(replica: TrainedReplica, weight: float, report: Vector, *, alarm: bool = False) -> Vector:
         return tail(replica, 1e6 if "weight" in lie and replica.world.name == "3" else weight, report, alarm=alarm)

@@ -24,19 +24,13 @@ class Feedback:
         """The values that were given and not sent: part of checkpoints."""
 
     def given(self, values: Vector) -> Vector:
-        """The values to send now: the given ones plus the residual, which is then cleared."""
-        kept, self.kept = self.kept, None
-        if kept is None:
+        """The values to send now: the given ones plus the residual, which stays until `keep` replaces it."""
+        if self.kept is None:
             return values
-        found = times(kept, float(self._decay))
+        found = times(self.kept, float(self._decay))
         found += values
         return found
 
     def keep(self, unsent: Vector | None) -> None:
-        """Keeps the part that the last message did not contain."""
+        """A message is sent, without this part."""
         self.kept = unsent
-
-    def flush(self) -> Vector | None:
-        """Returns the residual and clears it: a node that leaves sends it last."""
-        kept, self.kept = self.kept, None
-        return kept

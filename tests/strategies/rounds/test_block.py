@@ -27,7 +27,7 @@ def test_a_round_that_is_given_up_costs_nothing() -> None:
     again = block.payload(vector(3, 3), 1.0)
     assert first is not None
     assert again is not None
-    assert first.tolist() == again.tolist() == [14, 24]
+    assert first.values.tolist() == again.values.tolist() == [14, 24]
 
 
 def test_who_has_nothing_left_to_learn_takes_what_others_have_learned() -> None:
@@ -36,9 +36,10 @@ def test_who_has_nothing_left_to_learn_takes_what_others_have_learned() -> None:
         block = Block(slice(0, 2), TakeMean(), OwnSteps(), Uncorrected(), 1.0, absolute=False)
         block.start(vector(10, 10))
         assert block.begin(vector(10, 10.000001))
-        assert block.payload(vector(10, 10.000001), 1.0) is not None
-        found = block.receive(Reduced(vector(mean, mean), vector(1.0)), 1.0)
-        assert Fragment([block]).accepts([found]) is sound
+        own = block.payload(vector(10, 10.000001), 1.0)
+        assert own is not None
+        found = block.receive(Reduced(vector(mean, mean), vector(1.0)), own)
+        assert Fragment([block]).accepts([found.examined]) is sound
 
 
 def test_whatever_was_before_all_who_begin_from_the_same_go_on_alike() -> None:
@@ -49,14 +50,33 @@ def test_whatever_was_before_all_who_begin_from_the_same_go_on_alike() -> None:
 
     one, other = block(), block()
     for value in (1.0, 2.0, 4.0):
-        one.agree(one.follows(vector(value, -value)))
+        one.agree(one.follows(vector(value, -value)), None)
     for each in (one, other, other):  # one of them twice: nobody had met in between
         each.begin_from(vector(3, 3))
     for value in (5, 6):
         for each in (one, other):
-            each.agree(each.follows(vector(value, value)))
+            each.agree(each.follows(vector(value, value)), None)
         assert one.agreed is not None
         assert other.agreed is not None
         assert one.agreed.tobytes() == other.agreed.tobytes()
     assert one.agreed is not None
     assert one.agreed.tolist() != [6, 6], "the second mean goes through the optimiser again"
+
+
+def test_what_still_runs_when_a_round_is_abandoned_changes_nothing() -> None:
+    """Its thread cannot be stopped.  Residuals were lost, or counted twice."""
+    block = Block(slice(0, 2), TakeMean(), OwnSteps(), Uncorrected(), 1.0, absolute=False)
+    block.start(vector(0, 0))
+    block.feedback.keep(vector(10, 20))
+    assert block.begin(vector(3, 3))
+    block.abandon(vector(3, 3))
+    own = block.payload(vector(3, 3), 1.0)
+    assert own is not None
+    late = block.receive(Reduced(vector(1, 1), vector(1.0), unsent=vector(5, 5)), own)
+    assert block.begin(vector(3, 3))
+    again = block.payload(vector(3, 3), 1.0)
+    assert again is not None
+    assert again.values.tolist() == [13, 23]
+    block.commit(late)
+    assert block.feedback.kept is not None
+    assert block.feedback.kept.tolist() == [5, 5]

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from atoll.collectives.reduce import Reduced
 from atoll.strategies import parse_strategy
-from atoll.strategies.rounds.block import Block
+from atoll.strategies.rounds.block import Block, Contribution, Received
 from atoll.trace import ContributionRefused, Event, Exchanged, Joined
-from atoll.vectors import Vector
 from atoll.world import Physics
 from atoll.world.base import World
 from tests.strategies.nodes import Numbers, VectorReplica, run_strategy
@@ -144,15 +144,17 @@ def test_in_any_weather_all_who_took_a_result_hold_the_same(seed: int, spec: str
 def test_who_holds_something_else_after_a_round_is_found_out(monkeypatch: pytest.MonkeyPatch, codec: str) -> None:
     """It trains alone until it is handed what the others hold."""
     calls: dict[int, int] = {}
-    honest = Block.mean
+    honest = Block.receive
 
-    def wrong(block: Block) -> Vector | None:
+    def wrong(block: Block, result: Reduced, own: Contribution) -> Received:
         place = list(calls).index(id(block)) if id(block) in calls else len(calls)
         calls[id(block)] = calls.get(id(block), 0) + 1
-        found = honest(block)
-        return found + np.float32(1) if found is not None and place == 1 and calls[id(block)] == 5 else found
+        found = honest(block, result, own)
+        if found.mean is None or place != 1 or calls[id(block)] != 5:
+            return found
+        return found._replace(mean=found.mean + np.float32(1))
 
-    monkeypatch.setattr(Block, "mean", wrong)
+    monkeypatch.setattr(Block, "receive", wrong)
     net = network('[[node]]\ncount = 3\nstep_s = 0.5\n[[link]]\namong = "*"\nlatency_ms = 20')
     events = Events()
 

@@ -58,6 +58,7 @@ def test_an_address_that_is_none_to_the_system_ends_nothing() -> None:
             back = make_node("c", ("a", "b", "c"))
             worlds["a"].host.addresses["c"] += back.host.own_addresses
             await worlds["a"].host.wait_straight("c", Lane.BULK)
+            assert worlds["a"].peer("c").reachable
             await back.close(flush_s=0.0)
 
     asyncio.run(run())

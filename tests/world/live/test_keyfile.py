@@ -59,8 +59,8 @@ def test_a_forked_process_does_not_hold_the_key(tmp_path: Path) -> None:
         for each in (reading, began, begins):
             os.close(each)
     try:
-        with hold_key(path):
-            pass
+        with hold_key(path) as kept:
+            assert kept, "the child that still runs does not hold it"
     finally:
         os.close(writing)
         os.waitpid(child, 0)
@@ -119,9 +119,10 @@ def test_a_wrong_field_is_refused_or_read(key: str, value: object) -> None:
     """Nothing else than `FrameError` comes of it."""
     found = {**json.loads(RUN.pack()), key: value}
     try:
-        Remembered.parse(json.dumps(found).encode())
+        read = Remembered.parse(json.dumps(found).encode())
     except FrameError:
         return
+    assert isinstance(read, Remembered)
 
 
 def test_the_age_of_a_run() -> None:

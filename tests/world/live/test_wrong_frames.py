@@ -214,6 +214,7 @@ def test_answers_to_who_dials(caplog: pytest.LogCaptureFixture, monkeypatch: pyt
             worlds["a"].host.addresses["c"] = []
             while worlds["a"].host.sessions["c"].reachable:  # noqa: ASYNC110 - a good answer is let in
                 await asyncio.sleep(0.05)
+            assert worlds["a"].peer("b").reachable
 
     asyncio.run(run())
 

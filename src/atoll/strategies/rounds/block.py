@@ -17,7 +17,7 @@ from atoll.strategies.parts.correction import Correction, Uncorrected
 from atoll.strategies.parts.outer import Outer
 from atoll.vectors import Vector, all_finite, copied, distance, length, minus, times
 
-__all__ = ["Block", "Examined"]
+__all__ = ["Block", "Contribution", "Examined", "Received"]
 
 
 class Examined(NamedTuple):
@@ -35,8 +35,35 @@ class Examined(NamedTuple):
     """Whether any member did."""
 
 
+class Contribution(NamedTuple):
+    """A member's part in a round of a block."""
+
+    values: Vector
+    """Its values or their change, times the weight, plus the residual of earlier rounds."""
+    weight: float = 0.0
+    moved: float = 0.0
+    """The norm of its change."""
+
+
+class Received(NamedTuple):
+    """The result of a round for a block.  Nothing of it counts before `Block.commit`: the round may be abandoned."""
+
+    examined: Examined | None = None
+    """`None`: the sum is not finite."""
+    mean: Vector | None = None
+    """`None`: no member contributed."""
+    unsent: Vector | None = None
+    """The residual of this member's contribution."""
+    missed: Vector | None = None
+    """The mean minus the node's own contribution, for corrections."""
+
+
 class Block:
-    """One block of the vector and the state of its rounds."""
+    """One block of the vector and the state of its rounds.
+
+    `payload`, `receive` and `follows` run on a thread, and may still run when the round has been abandoned.  So they
+    change nothing but an outer optimiser, which begins again after that.
+    """
 
     def __init__(
         self,
@@ -66,13 +93,6 @@ class Block:
         """Whether the member received the model from a peer and has not taken part in a round since: it has nothing to
         contribute yet, and a contribution would slow the others' progress.
         """
-        self._kept_before: Vector | None = None
-        self._given: Vector | None = None
-        """The member's contribution to the current round, if it is needed again; its weight, and how far it moved."""
-        self._weight, self._moved = 0.0, 0.0
-        self._mean: Vector | None = None
-        self._missed: Vector | None = None
-        """The result of the last round minus the node's own contribution."""
         self._unshared: Vector | None = None  # gradients that this node has used and that are in no round yet
 
     @property
@@ -99,27 +119,27 @@ class Block:
         """What members' values are changes of; `None` where they bring changes, or gradients."""
         return self.agreed if self._absolute and self._is_model else None
 
-    def receive(self, result: Reduced, weight: float) -> Examined | None:
-        """Takes a round's result; `None` if it is not finite.  All members have the same bytes and decide alike."""
-        unsent = result.unsent
-        self.feedback.keep(unsent if unsent is not None and all_finite(unsent) else None)
-        self._mean = None
+    def receive(self, result: Reduced, own: Contribution) -> Received:
+        """Examines a round's result.  All members have the same bytes and decide alike."""
+        unsent = result.unsent if result.unsent is not None and all_finite(result.unsent) else None
+        weight = float(result.tail[0])
         if not math.isfinite(weight) or weight < 0 or not all_finite(result.total):
-            return None
+            return Received(unsent=unsent)
         if weight == 0:
-            return Examined()
+            return Received(Examined(), unsent=unsent)
         total = result.total if result.total.flags.writeable else copied(result.total)
         mean: Vector = np.divide(total, np.float32(weight), out=total)
-        if self._given is not None and self._weight > 0:
-            sent = self._given if unsent is None else self._given - unsent
-            self._missed = mean - sent / np.float32(self._weight)
+        missed: Vector | None = None
+        if own.weight > 0 and not isinstance(self.correction, Uncorrected):
+            sent = own.values if result.unsent is None else own.values - result.unsent
+            missed = mean - sent / np.float32(own.weight)
         changed = distance(mean, 1.0, self.origin)
         agreed = 0.0 if self.agreed is None else length(self.agreed)
         if not self._absolute:
             assert self.agreed is not None
             mean += self.agreed
-        self._mean = mean
-        return Examined(changed**2, self._moved**2, agreed**2, gave=self._weight > 0, counts=True)
+        examined = Examined(changed**2, own.moved**2, agreed**2, gave=own.weight > 0, counts=True)
+        return Received(examined, mean, unsent, missed)
 
     @property
     def pulls(self) -> bool:
@@ -145,8 +165,6 @@ class Block:
 
     def begin(self, snapshot: Vector | None) -> bool:
         """Begins a round with the current model; returns whether the model is usable."""
-        self._given, self._weight, self._moved, self._missed = None, 0.0, 0.0, None
-        self._kept_before = self.feedback.kept
         self._contributed = None
         if snapshot is None or not (self._ahead.adds or all_finite(snapshot)):  # who keeps nothing can see that later
             return False
@@ -154,12 +172,8 @@ class Block:
         self._not_own = self.correction.begin()
         return True
 
-    def payload(self, snapshot: Vector | None, weight: float) -> Vector | None:
-        """The member's contribution to the round that it has begun: its values or their change, plus the residual of
-        earlier rounds.
-
-        `None` if it is unusable.
-        """
+    def payload(self, snapshot: Vector | None, weight: float) -> Contribution | None:
+        """The member's contribution to the round that it has begun; `None` if it is unusable."""
         if snapshot is None or self._contributed is None:
             return None
         given = self._contributed
@@ -170,30 +184,21 @@ class Block:
             given = minus(given, self.agreed)
         given = self.feedback.given(given if weight == 1 else times(given, weight))
         if not all_finite(given):
-            self.feedback.keep(self._kept_before)
             return None
-        self._weight = weight
-        self._moved = distance(given, 1 / weight if weight else 1.0, self.origin)
-        if not isinstance(self.correction, Uncorrected):
-            self._given = given
-        return given
+        return Contribution(given, weight, distance(given, 1 / weight if weight else 1.0, self.origin))
 
     def abandon(self, snapshot: Vector | None) -> None:
         """Abandons the round that was begun with this snapshot: the contribution is unsent again."""
-        self.feedback.keep(self._kept_before)
-        if snapshot is not None and self._contributed is not None:
+        if snapshot is not None and self._contributed is not None and not self._ahead.adds:
             self._ahead.give_back(self._contributed - snapshot)
 
-    def save(self, *, under_way: bool = False, snapshot: Vector | None = None) -> Saved:
+    def save(self, snapshot: Vector | None = None) -> Saved:
         """The values that the node has not sent yet.
 
         Args:
-            under_way: whether the fragment is in a round; its result is not expected.
-            snapshot: the snapshot of that round.
+            snapshot: the snapshot of the current round, whose result is not expected.
         """
         kept, unused = self.feedback.kept, self._ahead.unused
-        if under_way:
-            kept = self._kept_before
         if snapshot is not None and self._contributed is not None and not self._ahead.adds:
             more = self._contributed - snapshot
             unused = more if unused is None else unused + more
@@ -221,14 +226,14 @@ class Block:
         self._anew = True
         self.is_handed = self.is_handed or handed
 
-    def unsent(self) -> Vector:
+    def unsent(self) -> Contribution:
         """The contribution that remains when the member has nothing new."""
-        return self.feedback.given(np.zeros(self.span.stop - self.span.start, dtype=np.float32))
+        return Contribution(self.feedback.given(np.zeros(self.size, dtype=np.float32)))
 
-    def mean(self) -> Vector | None:
-        """The mean of the last round; `None` if it is unusable."""
-        mean, self._mean = self._mean, None
-        return mean
+    def commit(self, received: Received) -> None:
+        """A round is done: its residual goes with the next one."""
+        self.feedback.keep(received.unsent)
+        self._contributed = None
 
     def follows(self, mean: Vector | None) -> Vector:
         """The values that all members agree on if they apply this mean.
@@ -241,7 +246,6 @@ class Block:
         if not self._anew:
             return self._outer(mean)
         self._outer.start(mean)
-        self._missed = None  # it comes from training apart, and does not predict the next steps
         return mean
 
     def change(self, agreed: Vector, snapshot: Vector | None) -> Vector | None:
@@ -253,13 +257,16 @@ class Block:
             return None
         return np.subtract(agreed, snapshot, out=snapshot) if snapshot.flags.writeable else agreed - snapshot
 
-    def agree(self, agreed: Vector) -> None:
-        """The member accepts the agreed result of a round."""
+    def agree(self, agreed: Vector, missed: Vector | None) -> None:
+        """The member accepts the agreed result of a round.
+
+        Args:
+            agreed: the result.
+            missed: the mean minus the member's own contribution.
+        """
+        if missed is not None and not self._anew:  # training apart does not predict the next steps
+            self.correction.learn(missed)
         self.agreed, self._anew = agreed, False
-        self._contributed = self._kept_before = None  # no round is in progress
-        if self._missed is not None:
-            self.correction.learn(self._missed)
-            self._missed = None
 
     def on_top(self, own: Vector, snapshot: Vector, steps: Steps) -> Vector:
         """The member's model from now on.

@@ -175,8 +175,7 @@ class Driver:
         pending = self._pending
         under_way = dict(zip(map(id, pending.fragment.blocks), pending.snapshots, strict=True)) if pending else {}
         for place, block in enumerate(self.blocks):
-            state = block.save(under_way=id(block) in under_way, snapshot=under_way.get(id(block)))
-            saved |= under(f"block {place}", state)
+            saved |= under(f"block {place}", block.save(under_way.get(id(block))))
         return saved
 
     def load(self, saved: Saved) -> None:
@@ -255,12 +254,12 @@ class Driver:
         if found is None:
             return None
         read = Trailer.read(found[0].tail, len(self._replica.members), len(self.buffers))
-        if read is None or not fragment.accepts([each.examined for each in found]):
+        if read is None or not fragment.accepts([each.received.examined for each in found]):
             self.refused(meeting.name, "a sum that makes no sense")
             return Outcome.refused(via, len(self._replica.members))
         outcomes, digest = [], ""
         for block, each in zip(fragment.blocks, found, strict=True):
-            outcome = BlockOutcome(block, each.snapshot, block.mean())
+            outcome = BlockOutcome(block, each.snapshot, each.received, each.received.mean)
             outcome, digest = await self._replica.world.offload(
                 partial(self._averaged.finish, outcome, digest), values=block.size
             )
@@ -311,6 +310,8 @@ class Driver:
         if tail.alarms > 0:  # which all members see alike
             self._distrust_sums()
         late = self._averaged.steps > pending.step
+        for found in outcome.blocks:
+            found.block.commit(found.received)
         change_model = self._averaged.follow(pending, outcome, late=late)
         if len(self.buffers) and all_finite(tail.buffers):
             self.buffers = tail.buffers

@@ -7,12 +7,13 @@ transfers overlap.  All work on values runs outside the event loop (`World.offlo
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 from atoll.collectives import BlockTurn, Round
 from atoll.collectives.reduce import Reduced, Reduction
 from atoll.strategies.replica import Replica
-from atoll.strategies.rounds.block import Block, Examined
+from atoll.strategies.rounds.block import Block, Received
 from atoll.strategies.rounds.fragment import Fragment
 from atoll.strategies.rounds.trailer import Trailer
 from atoll.vectors import Vector
@@ -32,8 +33,7 @@ class ExchangedBlock(NamedTuple):
     via: str
     snapshot: Vector | None
     """The member's own values; `None` if they were unusable."""
-    examined: Examined | None
-    """`None`: its sum is not finite."""
+    received: Received
 
 
 class Exchange:
@@ -110,17 +110,17 @@ class Exchange:
         self, meeting: Round, tail: Vector, via: str, block: Block, snapshot: Vector | None
     ) -> ExchangedBlock | None:
         offload = self._replica.world.offload
-        payload = await offload(lambda: block.payload(snapshot, float(tail[0])), values=block.size)
-        if payload is None:
+        own = await offload(lambda: block.payload(snapshot, float(tail[0])), values=block.size)
+        if own is None:
             if not block.is_handed:
                 self._refuse(meeting.name, "not finite")
-            snapshot, payload = None, block.unsent()
+            snapshot, own = None, block.unsent()
             Trailer.silence(tail, len(self._replica.members), self._buffers)
-        result = await self._reduce(replace(meeting, origin=block.origin), payload, tail, via)
+        result = await self._reduce(replace(meeting, origin=block.origin), own.values, tail, via)
         if result is None:
             return None
-        examined = await offload(lambda: block.receive(result, float(result.tail[0])), values=block.size)
-        return ExchangedBlock(result.tail, result.via, snapshot, examined)
+        received = await offload(partial(block.receive, result, own), values=block.size)
+        return ExchangedBlock(result.tail, result.via, snapshot, received)
 
     async def _reduce(self, meeting: Round, payload: Vector, tail: Vector, via: str) -> Reduced | None:
         if meeting.size == 1:

@@ -161,7 +161,7 @@ class ModelRounds(Talk):
             found.block.is_handed = False
             assert found.agreed is not None
             if found.mean is not None:
-                found.block.agree(found.agreed)
+                found.block.agree(found.agreed, found.received.missed)
         self._lineage.agreed(self._replica.group.view.name, pending.meeting.key + 1, self._driver.held)
         steps = Steps(pending.step, self._replica.steps - pending.step, len(self._replica.members))
         return lambda: self._change_model(outcome.blocks, steps)

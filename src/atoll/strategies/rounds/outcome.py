@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from atoll.collectives import Round
-from atoll.strategies.rounds.block import Block
+from atoll.strategies.rounds.block import Block, Received
 from atoll.strategies.rounds.fragment import Fragment
 from atoll.strategies.rounds.trailer import Trailer
 from atoll.vectors import Vector
@@ -39,8 +39,9 @@ class BlockOutcome:
     block: Block
     snapshot: Vector | None
     """The member's own values; `None`: unusable, so that it continues with the agreed ones."""
+    received: Received
     mean: Vector | None
-    """`None`: nothing of use."""
+    """The mean, or what is made of it; `None`: no member contributed."""
     agreed: Vector | None = None
     """The values that all members hold from now on; `None` where they are not a model."""
     change: Vector | None = None
