@@ -93,21 +93,23 @@ class Sleeper:
 
 
 class Learner:
-    """Trains a GPT on random tokens, with bf16 autocast and fused AdamW."""
+    """Trains a GPT on random tokens, with bf16 autocast and fused AdamW; on a CPU with a batch that it can bear."""
 
     def __init__(self, shape: str, device: str) -> None:
         self.model = Gpt(shape).to(device)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), 3e-4, fused=True)
-        self._tokens = torch.randint(WORDS, (BATCH, CONTEXT + 1), device=device)
+        self._device = device
+        self._tokens = torch.randint(WORDS, (BATCH, CONTEXT + 1) if device != "cpu" else (1, 33), device=device)
 
     def step(self) -> None:
-        with torch.autocast("cuda", torch.bfloat16):
+        with torch.autocast(self._device.partition(":")[0], torch.bfloat16):
             said = self.model(self._tokens[:, :-1])
         loss = nn.functional.cross_entropy(said.flatten(0, 1).float(), self._tokens[:, 1:].flatten())
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
         self.optimizer.zero_grad()
-        torch.cuda.synchronize()
+        if self._device != "cpu":
+            torch.cuda.synchronize()
 
 
 def watch_heartbeats() -> list[float]:
