@@ -1,6 +1,7 @@
 """The live world on emulated networks, beside Gloo in the same network.  Fills docs/results/live.md.
 
     python -m benchmarks.live exchanges     # all-reduce where bandwidth, where latency, where both count
+    python -m benchmarks.live lossy         # 25 MB over a long link that loses packets
     python -m benchmarks.live outages       # links that go away in the middle
     python -m benchmarks.live nodes         # partitions, nodes that are killed, vanish, and are replaced
     python -m benchmarks.live heartbeats    # 200 MB at 10 Mbit/s: who is suspected, and how late heartbeats are
@@ -40,8 +41,8 @@ DOCUMENT = RESULTS / "live.md"
 HEADERS = 1500 / 1448
 
 
-def mesh(count: int, rate_mbps: float, round_trip_ms: float, step_s: float = 1e-6) -> Network:
-    text = f'[[node]]\ncount = {count}\nstep_s = {step_s}\n[[link]]\namong = "*"\n'
+def mesh(count: int, rate_mbps: float, round_trip_ms: float, step_s: float = 1e-6, *, loss: float = 0.0) -> Network:
+    text = f'[[node]]\ncount = {count}\nstep_s = {step_s}\n[[link]]\namong = "*"\nloss = {loss}\n'
     return parse_network(f"{text}latency_ms = {round_trip_ms / 2}\nrate_mbps = {rate_mbps}", name=f"mesh of {count}")
 
 
@@ -113,6 +114,24 @@ def _summary(results: dict[str, Any]) -> tuple[float, float, float]:
     assert all(found["right"] for found in results.values()), "a mean was wrong"
     took = [seconds for found in results.values() for seconds in found["took"]]
     return median(took), min(took), max(took)
+
+
+def lossy(_: argparse.Namespace) -> None:
+    """25 MB between two nodes: `direct` sends that much in each direction."""
+    network, size, rate_mbps = mesh(2, 100, 80, loss=0.005), 25_000_000, 100
+    ideal = size * 8 / (rate_mbps * 1e6)
+    settings: dict[str, Any] = {"bytes": size, "count": 8, "warm": 2}
+    ours = _summary(run(network, "exchanges", strategy="allreduce:via=direct", **settings))
+    gloo = _summary(run(network, "gloo", at="tcp://10.77.0.1:29500", **settings))
+    row = [
+        *(f"{found[0]:.2f} ({found[1]:.2f}–{found[2]:.2f})" for found in (gloo, ours)),
+        f"{ideal:.2f}",
+        f"{ours[0] / ideal:.2f}",
+        f"≤ {1.5 * ideal:.2f}: {'met' if ours[0] <= 1.5 * ideal else 'missed'}",
+    ]
+    print(*row, sep=" | ", flush=True)
+    heads = ["Gloo, s", "Atoll, direct", "bytes/rate", "of bytes/rate", "goal"]
+    put(DOCUMENT, "lossy", markdown(heads, [row]))
 
 
 # Outages ---
@@ -371,6 +390,7 @@ def _agreement(pairs: list[Any]) -> list[str]:
 
 PARTS: dict[str, Callable[[argparse.Namespace], None]] = {
     "exchanges": exchanges,
+    "lossy": lossy,
     "outages": outages,
     "nodes": nodes,
     "heartbeats": heartbeats,

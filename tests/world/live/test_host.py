@@ -252,6 +252,7 @@ def test_congestion_control_can_be_chosen() -> None:
                 assert isinstance(carrier, TcpCarrier)
                 found = carrier._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
                 assert found.rstrip(b"\0").decode() == chosen
+                assert carrier.limits_its_queue == (chosen == "bbr")
         finally:
             await asyncio.gather(*(world.close(flush_s=0.0) for world in worlds.values()))
 

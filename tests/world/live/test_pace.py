@@ -1,5 +1,7 @@
 """Against a link that is a queue before a pipe."""
 
+from collections import deque
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -79,3 +81,27 @@ def test_lanes_that_share_a_link_share_its_queue() -> None:
         paces[number].acknowledge(sent, now)
     assert longest < 0.12
     assert sum(pace.rate for pace in paces) > 0.9 * rate
+
+
+def delivered_share(pace: Pace, rate: float, round_trip_s: float) -> float:
+    """The share of a link's rate that is used if a packet is lost every 0.3 s, and sent again a round trip later."""
+    now, free_at, delivered = 0.0, 0.0, 0
+    under_way: deque[tuple[float, Sent]] = deque()
+    while now < 20:
+        while pace.under_way < pace.window:
+            sent = pace.send(pace.chunk, now, limited=False)
+            free_at = max(free_at, now) + sent.size / rate
+            arrives = free_at + round_trip_s
+            lost_at = arrives - arrives % 0.3
+            under_way.append((max(arrives, lost_at + round_trip_s), sent))  # in order: the rest waits for the lost one
+        now, sent = under_way.popleft()
+        pace.acknowledge(sent, now)
+        delivered += sent.size
+    return delivered / (rate * now)
+
+
+def test_a_connection_that_limits_its_queue_is_kept_busy_while_a_lost_packet_is_sent_again() -> None:
+    pace = Pace(0.0)
+    pace.limits_its_queue = True
+    assert delivered_share(pace, 12.5e6, 0.08) > 0.95
+    assert delivered_share(Pace(0.0), 12.5e6, 0.08) < 0.93  # the others run out of data

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import socket
 import ssl
+import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -35,6 +36,8 @@ class Carrier(abc.ABC):
         self.dialled = dialled
         """Whether this side opened it."""
         self.closed = False
+        self.limits_its_queue = False
+        """Whether it keeps the queues of links short by itself."""
 
     @property
     @abc.abstractmethod
@@ -159,6 +162,9 @@ class TcpCarrier(Carrier):
         """The unsent rest of a posted frame that is already sealed: it must be sent first."""
         self._posted: deque[bytes] = deque()
         self._posting: asyncio.Task[None] | None = None
+        if sys.platform == "linux":
+            name = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+            self.limits_its_queue = name.rstrip(b"\0") == b"bbr"
 
     @property
     def via(self) -> str | None:

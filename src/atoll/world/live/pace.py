@@ -45,6 +45,10 @@ class Pace:
         """In bytes per second."""
         self.round_trip_s = 0.0
         """The round-trip time without queues."""
+        self.limits_its_queue = False
+        """Whether the connection itself keeps queues short (BBR).  The window then has room for one more round trip:
+        after a loss TCP delivers nothing for that long, and must not run out of data meanwhile.
+        """
         self._delivered = 0
         self._delivered_at = now
         self._rates: deque[tuple[float, float]] = deque()
@@ -60,7 +64,8 @@ class Pace:
         """How many bytes may be in flight."""
         if not self.rate:
             return LEAST_WINDOW
-        room = self.rate * (self.round_trip_s + self._queue_s)
+        round_trips = 2 if self.limits_its_queue else 1
+        room = self.rate * (round_trips * self.round_trip_s + self._queue_s)
         return max(LEAST_WINDOW, int(room * (STARTUP_GAIN if self._starting else 1.0)))
 
     @property

@@ -55,6 +55,7 @@ class _Way:
         if self._via != carrier.via:  # another route: nothing is known about it
             self._via = carrier.via
             self.pace = Pace(now)
+        self.pace.limits_its_queue = carrier.limits_its_queue
         self.pace.under_way = 0
         self.sent.clear()
         self.progress_at = self.began_at = now
