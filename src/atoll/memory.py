@@ -2,8 +2,12 @@
 
 The system allocates fresh memory page by page, and zeroes each page first: for a vector of a few megabytes this takes
 longer than summing it.  The memory of vectors without references is kept here for the next vectors of the same size.
+
+Each vector is a mapping of its own.  So memory that is not kept returns to the system at once, whatever lies around it:
+a heap that many threads share grows to a multiple of what is in use.
 """
 
+import mmap
 import weakref
 from collections import defaultdict
 
@@ -18,6 +22,7 @@ STEP_BYTES = 1 << 16
 """Sizes are rounded up to a multiple of this, so that vectors of nearly the same size share memory."""
 KEPT_BYTES = 64 << 20
 """The limit of free memory that is kept, besides one vector that is larger than this limit."""
+_PRIVATE = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_ANONYMOUS") else {}
 
 
 class VectorMemory:
@@ -43,7 +48,7 @@ class VectorMemory:
         try:
             raw = self._free[room].pop()
         except IndexError:
-            raw = np.empty(room, dtype=np.uint8).data
+            raw = memoryview(mmap.mmap(-1, room, **_PRIVATE))
         # Views of the array refer to the array, since that does not own its memory: it lives as long as they do.
         array = np.frombuffer(raw, dtype=np.uint8, count=size)
         weakref.finalize(array, self._give_back, raw).atexit = False

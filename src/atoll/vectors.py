@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 from atoll.memory import empty
 
 __all__ = [
+    "WHOLE",
     "Matrix",
     "Vector",
     "all_finite",
     "copied",
     "digest",
     "distance",
-    "joined",
     "length",
     "minus",
     "plus",
@@ -25,6 +25,8 @@ __all__ = [
 
 Vector: TypeAlias = NDArray[np.float32]
 Matrix: TypeAlias = NDArray[np.float64]
+WHOLE = slice(None)
+"""The span of a whole vector."""
 SLAB = 1 << 16
 """How many values fit in the cache during a computation."""
 
@@ -86,23 +88,6 @@ def times(values: Vector, factor: float) -> Vector:
     """Returns values · factor, in reusable memory."""
     found: Vector = np.multiply(values, np.float32(factor), out=empty(len(values)))
     return found
-
-
-def joined(parts: list[Vector]) -> Vector:
-    """Joins several vectors to one.  If they are contiguous in memory already, the result is a view."""
-    if len(parts) == 1:
-        return parts[0]
-    base = parts[0].base
-    if isinstance(base, np.ndarray) and base.dtype == parts[0].dtype and base.ndim == 1:
-        first, at = parts[0].ctypes.data, parts[0].ctypes.data
-        for each in parts:
-            if each.base is not base or each.ctypes.data != at or not each.flags.c_contiguous:
-                return np.concatenate(parts)
-            at += each.nbytes
-        start = (first - base.ctypes.data) // base.itemsize
-        view: Vector = base[start : start + sum(map(len, parts))]
-        return view
-    return np.concatenate(parts)
 
 
 def digest(values: Vector | None, before: str = "") -> str:

@@ -100,3 +100,22 @@ def test_training_goes_on_with_written_values() -> None:
     net(torch.ones(5, 3)).sum().backward()
     optimizer.step()
     assert parameters.read().any()
+
+
+@given(start=st.integers(0, 100), stop=st.integers(0, 100), channels_last=st.booleans())
+def test_a_span_is_read_replaced_and_added_to(start: int, stop: int, *, channels_last: bool) -> None:
+    net = nn.Sequential(nn.Conv2d(2, 3, 2), nn.Linear(3, 4))
+    if channels_last:
+        net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    parameters = Parameters(net)
+    start, stop = min(start, stop) % parameters.size, max(start, stop) % parameters.size
+    span = slice(min(start, stop), max(start, stop) + 1)
+    values = np.arange(parameters.size, dtype=np.float32)
+    parameters.write(values)
+    np.testing.assert_array_equal(parameters.read(span), values[span])
+    values[span] += 0.5
+    parameters.add(np.full(span.stop - span.start, 0.5, dtype=np.float32), span)
+    np.testing.assert_array_equal(parameters.read(), values)
+    values[span] = -1
+    parameters.write(values[span], span)
+    np.testing.assert_array_equal(parameters.read(), values)

@@ -12,7 +12,7 @@ from atoll.state import Saved
 from atoll.strategies import Quantity, Work
 from atoll.strategies.replica import BLOCK_VALUES
 from atoll.trace import Event, Exchanged, ViewChanged, Waited
-from atoll.vectors import Vector
+from atoll.vectors import WHOLE, Vector
 from atoll.world.base import World
 from atoll.world.scope import Scoped
 from atoll.world.sim.world import SimWorld
@@ -45,21 +45,22 @@ class Numbers:
     def size(self) -> int:
         return len(self.values)
 
-    def read(self, quantity: Quantity) -> Vector:
+    def read(self, quantity: Quantity, span: slice = WHOLE) -> Vector:
         if quantity is Quantity.BUFFERS:
             return self.buffers.copy()
-        return (self.gradient if quantity is Quantity.GRADIENT else self.values).copy()
+        return (self.gradient if quantity is Quantity.GRADIENT else self.values)[span].copy()
 
-    def write(self, quantity: Quantity, values: Vector) -> None:
+    def write(self, quantity: Quantity, values: Vector, span: slice = WHOLE) -> None:
         if quantity is Quantity.BUFFERS:
             self.buffers = values.copy()
         elif quantity is Quantity.GRADIENT:
             self.gradient = values.copy()
         else:
-            self.values = values.copy()
+            self.values = self.values.copy()
+            self.values[span] = values
 
-    def add(self, quantity: Quantity, change: Vector) -> None:
-        self.write(quantity, self.read(quantity) + change)
+    def add(self, quantity: Quantity, change: Vector, span: slice = WHOLE) -> None:
+        self.write(quantity, self.read(quantity, span) + change, span)
 
     def lend(self, share: float) -> bytes:  # noqa: ARG002 - it has no examples
         return b""

@@ -14,7 +14,7 @@ from atoll.strategies import Quantity, Work
 from atoll.training.optimizer_state import remember, what_is_remembered
 from atoll.training.own import OwnReplica
 from atoll.training.parameters import Parameters
-from atoll.vectors import Vector
+from atoll.vectors import WHOLE, Vector
 from atoll.world.base import World
 
 __all__ = ["Held", "Layers", "SpanReplica", "drop_gradients", "fill", "layers_in", "tensors_of", "updates_in"]
@@ -70,15 +70,15 @@ class SpanReplica(OwnReplica):
     def loss(self) -> float:
         return self._loss()
 
-    def write(self, quantity: Quantity, values: Vector) -> None:
+    def write(self, quantity: Quantity, values: Vector, span: slice = WHOLE) -> None:
         if quantity is Quantity.PARAMETERS:
             self._before_change()
-        super().write(quantity, values)
+        super().write(quantity, values, span)
 
-    def add(self, quantity: Quantity, change: Vector) -> None:
+    def add(self, quantity: Quantity, change: Vector, span: slice = WHOLE) -> None:
         if quantity is Quantity.PARAMETERS:
             self._before_change()
-        super().add(quantity, change)
+        super().add(quantity, change, span)
 
     def memory(self) -> Saved:
         return {

@@ -12,7 +12,7 @@ from atoll.state import Saved
 from atoll.strategies import Quantity, Work
 from atoll.training.own import OwnReplica
 from atoll.training.parameters import Parameters
-from atoll.vectors import Vector
+from atoll.vectors import WHOLE, Vector
 from atoll.world.base import World
 
 __all__ = ["ScriptReplica"]
@@ -53,13 +53,13 @@ class ScriptReplica(OwnReplica):
 
     # For strategies ---
 
-    def write(self, quantity: Quantity, values: Vector) -> None:
+    def write(self, quantity: Quantity, values: Vector, span: slice = WHOLE) -> None:
         self.changed = True
-        super().write(quantity, values)
+        super().write(quantity, values, span)
 
-    def add(self, quantity: Quantity, change: Vector) -> None:
+    def add(self, quantity: Quantity, change: Vector, span: slice = WHOLE) -> None:
         self.changed = True
-        super().add(quantity, change)
+        super().add(quantity, change, span)
 
     def lend(self, share: float) -> bytes:  # noqa: ARG002 - as strategies call it
         raise StrategyError("a script's examples are its own: choose a strategy without lenders")

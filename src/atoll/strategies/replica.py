@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from atoll.membership import Group
 from atoll.state import Saved
-from atoll.vectors import Vector
+from atoll.vectors import WHOLE, Vector
 from atoll.world.base import World
 
 __all__ = ["BLOCK_VALUES", "MOST_WORK", "Quantity", "Replica", "Work"]
@@ -70,14 +70,14 @@ class Replica(Protocol):
     def work(self) -> Work:
         """The work that the model includes."""
 
-    def read(self, quantity: Quantity) -> Vector:
-        """A copy of all parameters, of their gradients, or of all buffers, as one vector."""
+    def read(self, quantity: Quantity, span: slice = WHOLE) -> Vector:
+        """A copy of all parameters, of their gradients, or of all buffers, as one vector; or of a span of them."""
 
-    def write(self, quantity: Quantity, values: Vector) -> None:
-        """Replaces all parameters, their gradients, or all buffers."""
+    def write(self, quantity: Quantity, values: Vector, span: slice = WHOLE) -> None:
+        """Replaces all parameters, their gradients, or all buffers; or a span of the parameters."""
 
-    def add(self, quantity: Quantity, change: Vector) -> None:
-        """Adds to all parameters, or to their gradients."""
+    def add(self, quantity: Quantity, change: Vector, span: slice = WHOLE) -> None:
+        """Adds to all parameters, or to their gradients; or to a span of the parameters."""
 
     def lend(self, share: float) -> bytes:
         """A share of the last batch's examples, for other nodes to train on too."""

@@ -15,7 +15,7 @@ from atoll.strategies import Quantity, Work
 from atoll.strategies.replica import BLOCK_VALUES
 from atoll.training.optimizer_state import as_array, remember, what_is_remembered
 from atoll.training.parameters import Parameters, local
-from atoll.vectors import Vector
+from atoll.vectors import WHOLE, Vector
 from atoll.world.base import World
 
 __all__ = ["OwnReplica"]
@@ -64,21 +64,24 @@ class OwnReplica(abc.ABC):
 
     # For strategies ---
 
-    def read(self, quantity: Quantity) -> Vector:
+    def read(self, quantity: Quantity, span: slice = WHOLE) -> Vector:
         index = self._parameters
-        if quantity is Quantity.BUFFERS:
-            return index.read_buffers()
-        return index.read_gradient() if quantity is Quantity.GRADIENT else index.read()
+        if quantity is Quantity.PARAMETERS:
+            return index.read(span)
+        return (index.read_gradient() if quantity is Quantity.GRADIENT else index.read_buffers())[span]
 
-    def write(self, quantity: Quantity, values: Vector) -> None:
+    def write(self, quantity: Quantity, values: Vector, span: slice = WHOLE) -> None:
         index = self._parameters
-        if quantity is Quantity.BUFFERS:
-            index.write_buffers(values)
+        if quantity is Quantity.PARAMETERS:
+            index.write(values, span)
         else:
-            (index.write_gradient if quantity is Quantity.GRADIENT else index.write)(values)
+            (index.write_gradient if quantity is Quantity.GRADIENT else index.write_buffers)(values)
 
-    def add(self, quantity: Quantity, change: Vector) -> None:
-        (self._parameters.add_gradient if quantity is Quantity.GRADIENT else self._parameters.add)(change)
+    def add(self, quantity: Quantity, change: Vector, span: slice = WHOLE) -> None:
+        if quantity is Quantity.PARAMETERS:
+            self._parameters.add(change, span)
+        else:
+            self._parameters.add_gradient(change)
 
     def scale_batch(self, factor: float) -> None:
         self.batch_factor = factor

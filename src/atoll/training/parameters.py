@@ -10,6 +10,9 @@ correction may touch them.
 """
 
 import itertools
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from atoll.memory import empty
-from atoll.vectors import Vector
+from atoll.vectors import WHOLE, Vector
 
 __all__ = ["Parameters", "Range", "local"]
 
@@ -46,21 +49,46 @@ class Parameters:
         self.size: int = ends[-1]
         self.buffer_size = sum(tensor.numel() for tensor in self._buffers)
         self._device = self._tensors[0].device
+        self._ends: list[int] = ends[1:]
 
     def _views(self, values: Tensor) -> list[Tensor]:
         return _views(values, self._tensors)
 
-    def read(self) -> Vector:
-        """A copy of all values."""
-        return _read(self._tensors, self.size, self._device)
+    def read(self, span: slice = WHOLE) -> Vector:
+        """A copy of all values, or of a span of them."""
+        with self._parts(span) as parts:
+            return _read(parts, sum(part.numel() for part in parts), self._device)
 
-    def write(self, values: Vector) -> None:
-        _write(self._tensors, values)
+    def write(self, values: Vector, span: slice = WHOLE) -> None:
+        with self._parts(span) as parts:
+            _write(parts, values)
 
-    def add(self, change: Vector) -> None:
+    def add(self, change: Vector, span: slice = WHOLE) -> None:
         given = _tensor(change).to(self._device)
-        with torch.no_grad():
-            torch._foreach_add_(self._tensors, self._views(given))
+        with torch.no_grad(), self._parts(span) as parts:
+            torch._foreach_add_(parts, _views(given, parts))
+
+    @contextmanager
+    def _parts(self, span: slice) -> Iterator[list[Tensor]]:
+        """The tensors in a span of the vector, and the parts of tensors at its ends."""
+        start, stop, _ = span.indices(self.size)
+        if (start, stop) == (0, self.size):
+            yield self._tensors
+            return
+        first = bisect_right(self._ends, start)
+        parts, copies = [], []
+        for place in range(first, bisect_left(self._ends, stop) + 1):
+            tensor, range_ = self._tensors[place], self.ranges[place]
+            if start <= range_.start and range_.stop <= stop:
+                parts.append(tensor)
+                continue
+            flat = tensor.reshape(-1)
+            if flat.data_ptr() != tensor.data_ptr():  # it lies in another order in memory: `channels_last`
+                copies.append((tensor, flat))
+            parts.append(flat[max(start, range_.start) - range_.start : min(stop, range_.stop) - range_.start])
+        yield parts
+        for tensor, flat in copies:
+            tensor.copy_(flat.view(tensor.shape))
 
     def read_buffers(self) -> Vector:
         """A copy of all buffers."""

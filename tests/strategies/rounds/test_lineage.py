@@ -119,6 +119,17 @@ def test_memory_is_bounded() -> None:
     assert own.current == ("49.a", 4)
 
 
+def test_what_a_view_ended_with_is_kept_while_somebody_is_away() -> None:
+    own = Lineage(held(0))
+    own.agreed("0.a", 1, held(1))
+    own.ends()
+    own.agreed("1.a", 1, held(2))
+    own.everybody_holds(all_are_here=False)
+    assert len(own.agreements) == 2
+    own.everybody_holds(all_are_here=True)
+    assert own.agreements == (own.current,)
+
+
 def test_views_without_rounds_do_not_push_out_what_others_may_share() -> None:
     own = Lineage(held(0))
     own.agreed("1.a", 3, held(3))

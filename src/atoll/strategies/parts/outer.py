@@ -8,8 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from atoll.memory import empty
-from atoll.vectors import Vector, copied, minus, plus
+from atoll.vectors import Vector, copied, minus
 
 __all__ = ["HeavyBall", "Nesterov", "Outer", "TakeMean"]
 
@@ -25,7 +24,7 @@ class Outer(Protocol):
         """Sets the model that all members start or restart from."""
 
     def __call__(self, mean: Vector) -> Vector:
-        """The model that all members agree on next."""
+        """The model that all members agree on next; it takes the memory of the mean."""
 
 
 class TakeMean:
@@ -66,7 +65,7 @@ class Nesterov:
         else:
             self._buffer *= self._momentum
             self._buffer += change
-        step = np.multiply(self._buffer, self._momentum, out=empty(len(mean)))
+        step = np.multiply(self._buffer, self._momentum, out=mean)
         step += change
         step *= self._rate
         self._anchor = np.subtract(self._anchor, step, out=step)
@@ -100,5 +99,5 @@ class HeavyBall:
         else:
             self._move *= self._momentum
             self._move += step
-        self._anchor = plus(self._anchor, self._move)
+        self._anchor = np.add(self._anchor, self._move, out=mean)
         return self._anchor

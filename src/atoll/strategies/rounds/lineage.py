@@ -174,10 +174,15 @@ class Lineage:
         keep = {*self._ends, *list(self._held)[-2:]}
         self._held = {agreement: vectors for agreement, vectors in self._held.items() if agreement in keep}
 
-    def everybody_holds(self) -> None:
+    def everybody_holds(self, *, all_are_here: bool) -> None:
         """Called when all members of the view have contributed to the round after the current agreement.  So all hold
         that agreement, and none of them needs the one before it.
+
+        Args:
+            all_are_here: whether the view has all members of the run: then nobody is away with an older agreement.
         """
+        if all_are_here:
+            self._ends = []
         keep = {*self._ends, self.current}
         self._held = {agreement: vectors for agreement, vectors in self._held.items() if agreement in keep}
 

@@ -11,6 +11,7 @@ A node that is alone holds no rounds.
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 
 from atoll.collectives.judge import FAR_OUT
 from atoll.membership import Summary, View
@@ -26,7 +27,7 @@ from atoll.strategies.rounds.lineage import START, Lineage, Standing, common_agr
 from atoll.strategies.rounds.outcome import BlockOutcome, Outcome, Pending
 from atoll.strategies.talk import Spawn, Talk
 from atoll.trace import Joined
-from atoll.vectors import Vector, all_finite, joined
+from atoll.vectors import Vector, all_finite
 from atoll.vectors import digest as digest_of
 from atoll.world.hearing import NOT_UNDERSTOOD
 
@@ -145,11 +146,14 @@ class ModelRounds(Talk):
 
     async def snapshots(self, fragment: Fragment, step: int, *, corrected: bool) -> tuple[list[Vector | None], int]:  # noqa: ARG002
         replica = self._replica
-        values = await replica.world.offload(lambda: replica.read(Quantity.PARAMETERS), values=replica.size)
-        return [values[block.span] for block in fragment.blocks], 1
+        start = fragment.span.start
+        read = partial(replica.read, Quantity.PARAMETERS, fragment.span)
+        values = await replica.world.offload(read, values=replica.size)
+        return [values[block.span.start - start : block.span.stop - start] for block in fragment.blocks], 1
 
     def all_took_part(self) -> None:
-        self._lineage.everybody_holds()
+        replica = self._replica
+        self._lineage.everybody_holds(all_are_here=len(replica.group.view.members) == len(replica.members))
 
     def finish(self, found: BlockOutcome, digest: str) -> tuple[BlockOutcome, str]:
         agreed = found.block.follows(found.mean)
@@ -167,26 +171,19 @@ class ModelRounds(Talk):
         return lambda: self._change_model(outcome.blocks, steps)
 
     def _change_model(self, blocks: list[BlockOutcome], steps: Steps) -> None:
-        """Applies the agreed result to the model."""
-        replica = self._replica
-        taken = [found for found in blocks if found.mean is not None or found.snapshot is None]
-        if not taken:
-            return
-        changes = [each.change for each in taken if each.change is not None] if steps.since > 0 else []
-        if len(changes) == len(self._driver.blocks):
-            replica.add(Quantity.PARAMETERS, joined(changes))
-            return
-        values = replica.read(Quantity.PARAMETERS)
-        for found in taken:
+        """Applies the agreed result to the model, block by block."""
+        model, replica = Quantity.PARAMETERS, self._replica
+        for found in blocks:
             span = found.block.span
             assert found.agreed is not None
             if found.snapshot is None:
-                values[span] = found.agreed
+                replica.write(model, found.agreed, span)
+            elif found.mean is None:
+                continue
             elif found.change is not None and steps.since > 0:
-                values[span] += found.change
+                replica.add(model, found.change, span)
             else:
-                values[span] = found.block.on_top(values[span], found.snapshot, steps)
-        replica.write(Quantity.PARAMETERS, values)
+                replica.write(model, found.block.on_top(replica.read(model, span), found.snapshot, steps), span)
 
     # Who is here ---
 
@@ -305,7 +302,8 @@ class ModelRounds(Talk):
     def _take_over(self, handed: Handed, *, write: bool) -> None:
         *held, buffers = handed.held
         if write:
-            self._replica.write(Quantity.PARAMETERS, joined(held))
+            for block, values in zip(self._driver.blocks, held, strict=True):
+                self._replica.write(Quantity.PARAMETERS, values, block.span)
             self._replica.write(Quantity.BUFFERS, buffers)
         try:
             self._replica.take_over(handed.work, handed.memory, handed.steps)
