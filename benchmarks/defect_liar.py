@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
+import torch
 
 from atoll import cli
 from atoll.strategies.deltas import DeltaTalk
@@ -23,7 +23,7 @@ from atoll.strategies.rounds.lineage import Standing
 from atoll.strategies.rounds.models import ModelRounds
 from atoll.strategies.rounds.trailer import Trailer
 from atoll.training.replica import TrainedReplica
-from atoll.vectors import Vector
+from atoll.vectors import Numbers, Vector
 
 LIES = {
     "none": "four honest nodes",
@@ -35,9 +35,9 @@ LIES = {
 }
 WEIGHTS = {"a": math.nan, "d": 1e6}
 CHANGES: dict[str, Callable[[Vector], Vector]] = {
-    "b": lambda change: np.full_like(change, 1e6),
-    "c": lambda change: np.float32(-10) * change,
-    "e": lambda change: np.full_like(change, np.nan),
+    "b": lambda change: torch.full_like(change, 1e6),
+    "c": lambda change: -10 * change,
+    "e": lambda change: torch.full_like(change, math.nan),
 }
 
 
@@ -54,8 +54,8 @@ def lie_in_rounds(lie: str) -> None:
     if lie in WEIGHTS:
 
         def own(honest: Any) -> Any:
-            def lying(*arguments: Any, **more: Any) -> Vector:
-                trailer: Vector = honest(*arguments, **more)
+            def lying(*arguments: Any, **more: Any) -> Numbers:
+                trailer: Numbers = honest(*arguments, **more)
                 trailer[0] = WEIGHTS[lie]
                 return trailer
 
@@ -69,8 +69,8 @@ def lie_in_rounds(lie: str) -> None:
             if given is None or lie not in CHANGES or lie == "e":
                 return given
             told_whole = getattr(block, "_absolute", False)
-            agreed = block.agreed if told_whole and block.agreed is not None else np.zeros_like(given.values)
-            return given._replace(values=np.asarray(agreed + CHANGES[lie](given.values - agreed), dtype=np.float32))
+            agreed = block.agreed if told_whole and block.agreed is not None else torch.zeros_like(given.values)
+            return given._replace(values=agreed + CHANGES[lie](given.values - agreed))
 
         return lying
 
@@ -91,7 +91,7 @@ def lie_about_agreements() -> None:
     def hand_out(honest: Any) -> Any:
         def lying(rounds: ModelRounds) -> list[Vector] | None:
             found: list[Vector] | None = honest(rounds)
-            return [np.full_like(each, np.nan) for each in found] if found is not None else None
+            return [torch.full_like(each, math.nan) for each in found] if found is not None else None
 
         return lying
 
@@ -109,7 +109,7 @@ def lie_in_pushes(lie: str) -> None:
             if lie in CHANGES:
                 base = before[-1] if before else values
                 before[:] = [values]
-                values = (base + CHANGES[lie](values - base)).astype(np.float32)
+                values = base + CHANGES[lie](values - base)
             weight = WEIGHTS.get(lie, arrival.weight)
             await honest(pushes, name, number, dataclasses.replace(arrival, values=values, weight=weight))
 
@@ -119,7 +119,7 @@ def lie_in_pushes(lie: str) -> None:
 
 
 def _times_a_million(change: Vector) -> Vector:
-    return np.float32(1e6) * change
+    return 1e6 * change
 
 
 def lie_in_changes(lie: str) -> None:
@@ -128,7 +128,7 @@ def lie_in_changes(lie: str) -> None:
 
     def write(honest: Any) -> Any:
         def lying(deltas: DeltaTalk, told: Vector, changed: Vector) -> tuple[Vector, bytes]:
-            _, body = honest(deltas, told, (told + changes[lie](changed - told)).astype(np.float32))
+            _, body = honest(deltas, told, told + changes[lie](changed - told))
             return changed, body
 
         return lying

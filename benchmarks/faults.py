@@ -47,7 +47,7 @@ rate_mbps = 50
 DOCUMENT = RESULTS / "faults.md"
 STRATEGIES = ["allreduce", "allreduce:every=4", "allreduce:quantity=gradient", "vrl:codec=int8", "gossip"]
 AT = 20.0
-HALF = np.float32(0.5)
+HALF = 0.5
 WATCHED_S = (79.0, 90.0, 140.0)
 
 
@@ -214,7 +214,7 @@ def merging() -> None:
             "raw weights, equal": HALF * (one + other),
             "raw weights in 2 bits, equal": _coded(one * HALF) + _coded(other * HALF),
             "changes, equal": old + HALF * mine + HALF * theirs,
-            "changes, by work": old + np.float32(0.75) * mine + np.float32(0.25) * theirs,
+            "changes, by work": old + 0.75 * mine + 0.25 * theirs,
             "changes in 2 bits, equal": old + _coded(mine * HALF) + _coded(theirs * HALF),
             "changes, added up": old + mine + theirs,
         }
@@ -259,7 +259,7 @@ def _accuracy(task: Task, values: Vector) -> float:
 
 def _coded(values: Vector) -> Vector:
     codec = parse_codec("bits2")
-    return codec.decode(codec.encode(torch.from_numpy(values), 0), len(values), 0).numpy()
+    return codec.decode(codec.encode(values, 0), len(values), 0)
 
 
 def robust() -> None:

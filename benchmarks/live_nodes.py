@@ -11,21 +11,20 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from atoll.fuzz import Numbers
+from atoll.fuzz import PlainReplica
 from atoll.strategies import parse_strategy
-from atoll.vectors import Vector
+from atoll.vectors import zeros
 from atoll.world.base import Lane, World
 from atoll.world.live.world import LiveWorld
 
 Settings = dict[str, Any]
 
 
-class Plain(Numbers):
-    """Numbers that do not change but by exchanges."""
+class Plain(PlainReplica):
+    """PlainReplica that do not change but by exchanges."""
 
     def __init__(self, world: World, members: tuple[str, ...], size: int) -> None:
-        values: Vector = np.full(size, float(members.index(world.name)), dtype=np.float32)
-        super().__init__(world, members, values)
+        super().__init__(world, members, zeros(size).fill_(members.index(world.name)))
 
     @property
     def loss(self) -> float:

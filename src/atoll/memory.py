@@ -14,7 +14,7 @@ from collections import defaultdict
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["LEAST_BYTES", "VectorMemory", "empty", "empty_bytes"]
+__all__ = ["LEAST_BYTES", "VectorMemory", "empty_bytes"]
 
 LEAST_BYTES = 1 << 18
 """The system allocates smaller vectors."""
@@ -35,10 +35,6 @@ class VectorMemory:
     @property
     def free_bytes(self) -> int:
         return sum(size * len(free) for size, free in list(self._free.items()))
-
-    def empty(self, count: int) -> NDArray[np.float32]:
-        """Returns an uninitialised vector of float32."""
-        return self.empty_bytes(4 * count).view(np.float32)
 
     def empty_bytes(self, size: int) -> NDArray[np.uint8]:
         """Returns uninitialised bytes."""
@@ -68,7 +64,5 @@ class VectorMemory:
 
 
 _memory = VectorMemory()
-empty = _memory.empty
-"""Returns an uninitialised vector of float32 from this process's memory."""
 empty_bytes = _memory.empty_bytes
-"""The same for bytes."""
+"""Returns uninitialised bytes from this process's memory."""

@@ -1,97 +1,139 @@
-"""Fast operations on whole vectors: they may have a billion values, and training waits meanwhile."""
+"""Fast operations on vectors: a model's values as tensors of one dimension, on the device where the model lives.
 
+Vectors may have a billion values, and training runs meanwhile: nothing here takes memory that it does not return, and
+on a CPU that memory is used again (`atoll.memory`).  Results that all members of a round must share, as means and
+digests, are the same bytes on every device.
+"""
+
+import ctypes
 import math
+import struct
 import zlib
-from typing import TypeAlias
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, TypeAlias
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from atoll.memory import empty
+from atoll import memory
 
 __all__ = [
+    "CPU",
     "WHOLE",
     "Matrix",
+    "Numbers",
     "Vector",
+    "added",
     "all_finite",
+    "as_array",
+    "bytes_of",
     "copied",
     "digest",
     "distance",
+    "divide",
+    "empty",
     "length",
     "minus",
-    "plus",
+    "of_array",
+    "of_bytes",
+    "sealed",
     "times",
+    "zeros",
 ]
 
-Vector: TypeAlias = NDArray[np.float32]
+Vector: TypeAlias = Tensor
+"""One dimension, float32, on the device of the model."""
+Numbers: TypeAlias = NDArray[np.float32]
+"""A few numbers that travel with a vector, on the host."""
 Matrix: TypeAlias = NDArray[np.float64]
 WHOLE = slice(None)
 """The span of a whole vector."""
+CPU = torch.device("cpu")
 SLAB = 1 << 16
 """How many values fit in the cache during a computation."""
+
+
+def empty(count: int, device: torch.device = CPU, dtype: torch.dtype = torch.float32) -> Vector:
+    """Returns an uninitialised vector, in reusable memory."""
+    size = count * dtype.itemsize
+    if device.type != "cpu" or size < memory.LEAST_BYTES:
+        return torch.empty(count, dtype=dtype, device=device)
+    return torch.from_numpy(memory.empty_bytes(size)).view(dtype)
+
+
+def zeros(count: int, device: torch.device = CPU) -> Vector:
+    """Returns a vector of zeros, in reusable memory."""
+    return empty(count, device).zero_()
+
+
+def copied(values: Vector, dtype: torch.dtype | None = None) -> Vector:
+    """Returns a copy, in reusable memory."""
+    return empty(len(values), values.device, dtype or values.dtype).copy_(values)
+
+
+def added(vectors: Sequence[Vector]) -> Vector:
+    """Returns the sum, added in the order given, in reusable memory."""
+    total = copied(vectors[0])
+    for each in vectors[1:]:
+        total += each
+    return total
+
+
+def minus(one: Vector, other: Vector) -> Vector:
+    """Returns one − other, in reusable memory."""
+    return torch.sub(one, other, out=empty(len(one), one.device))
+
+
+def times(values: Vector, factor: float) -> Vector:
+    """Returns values · factor, in reusable memory."""
+    return torch.mul(values, factor, out=empty(len(values), values.device))
+
+
+def divide(values: Vector, by: float) -> Vector:
+    """Divides in place.  A GPU would multiply by the inverse of a number, and get other bytes than a CPU."""
+    return values.div_(torch.full((1,), by, device=values.device) if values.is_cuda else by)
 
 
 def all_finite(values: Vector) -> bool:
     """Returns whether all values are finite.  A finite sum of squares proves it, and needs no memory; otherwise each
     value is checked.
     """
-    with np.errstate(over="ignore", invalid="ignore"):
-        squares = float(np.dot(values, values))
-    return math.isfinite(squares) or bool(np.isfinite(values).all())
+    values = values.float()
+    return math.isfinite(torch.dot(values, values).item()) or bool(torch.isfinite(values).all())
 
 
 def length(values: Vector) -> float:
     """Returns the length of a vector; infinite if its values are too large, or not finite."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        squares = float(np.dot(values, values))
-        if not math.isfinite(squares):
-            squares = float(np.sum(np.square(values, dtype=np.float64)))
+    values = values.float()
+    squares = torch.dot(values, values).item()
+    if not math.isfinite(squares):
+        squares = float(torch.linalg.vector_norm(values, dtype=torch.float64)) ** 2
     return math.sqrt(squares) if math.isfinite(squares) else math.inf
 
 
 def distance(values: Vector, factor: float, origin: Vector | None) -> float:
-    """The length of values · factor − origin, computed slab by slab."""
+    """The length of values · factor − origin; on a CPU slab by slab."""
     if factor == 1 and origin is None:
         return length(values)
-    squares = 0.0
-    room = np.empty(min(len(values), SLAB), dtype=np.float32)
-    with np.errstate(over="ignore", invalid="ignore"):
-        for start in range(0, len(values), SLAB):
-            slab = values[start : start + SLAB]
-            change = np.multiply(slab, np.float32(factor), out=room[: len(slab)])
-            if origin is not None:
-                change -= origin[start : start + SLAB]
-            squares += length(change) ** 2
+    squares, slab = 0.0, len(values) if values.is_cuda else SLAB
+    for start in range(0, len(values), slab or 1):
+        change = values[start : start + slab]
+        if factor != 1:
+            change = change * factor
+        if origin is not None:
+            change = change - origin[start : start + slab]
+        squares += length(change) ** 2
     return math.sqrt(squares)
 
 
-def copied(values: Vector) -> Vector:
-    """Returns a copy, in reusable memory."""
-    found = empty(len(values))
-    found[:] = values
-    return found
-
-
-def minus(one: Vector, other: Vector) -> Vector:
-    """Returns one − other, in reusable memory."""
-    found: Vector = np.subtract(one, other, out=empty(len(one)))
-    return found
-
-
-def plus(one: Vector, other: Vector) -> Vector:
-    """Returns one + other, in reusable memory."""
-    found: Vector = np.add(one, other, out=empty(len(one)))
-    return found
-
-
-def times(values: Vector, factor: float) -> Vector:
-    """Returns values · factor, in reusable memory."""
-    found: Vector = np.multiply(values, np.float32(factor), out=empty(len(values)))
-    return found
-
-
 def digest(values: Vector | None, before: str = "") -> str:
-    """Returns a checksum (CRC-32) of a vector; empty for `None`.
+    """Returns a checksum of a vector, the same on every device; empty for `None`.
+
+    The bits of the values are multiplied by odd numbers that differ by place, and added as whole numbers: in any order
+    the sum is the same, and a change of one value always changes it.
 
     Args:
         values: a vector, or a part of it.
@@ -99,4 +141,83 @@ def digest(values: Vector | None, before: str = "") -> str:
     """
     if values is None:
         return before
-    return f"{zlib.crc32(np.ascontiguousarray(values).data, int(before, 16) if before else 0):08x}"
+    bits = values.contiguous().view(torch.int32 if values.dtype == torch.float32 else torch.int16)
+    odd, whole = _odd(values.device), len(bits) // SLAB * SLAB
+    rows = bits[:whole].view(-1, SLAB)
+    if values.is_cuda:
+        sums = (rows * odd).sum(1, dtype=torch.int64).tolist()
+    else:
+        sums = [int((row * odd).sum(dtype=torch.int64)) for row in rows]
+    rest = bits[whole:]
+    sums.append(int((rest * odd[: len(rest)]).sum(dtype=torch.int64)))
+    found = zlib.crc32(struct.pack(f"<{len(sums) + 1}q", *sums, len(bits)), int(before, 16) if before else 0)
+    return f"{found:08x}"
+
+
+@cache
+def _odd(device: torch.device) -> Tensor:
+    return (torch.arange(SLAB, dtype=torch.int32) * -1640531527 | 1).to(device)
+
+
+def bytes_of(values: Tensor) -> memoryview:
+    """The bytes of a tensor, on the host; on a CPU they are the tensor's own memory, and change with it."""
+    raw = _raw(values)
+    found: memoryview = (_pinned(len(raw)).copy_(raw) if raw.is_cuda else raw).numpy().data
+    return found.toreadonly()
+
+
+def sealed(values: Tensor, *more: Numbers) -> memoryview:
+    """The bytes of a tensor and of numbers behind it, in memory of their own: nothing changes them any more."""
+    raw = _raw(values)
+    size = len(raw) + sum(each.nbytes for each in more)
+    room = _pinned(size) if raw.is_cuda else empty(size, dtype=torch.uint8)
+    room[: len(raw)].copy_(raw)
+    found, place = room.numpy(), len(raw)
+    for each in more:
+        found[place : place + each.nbytes] = each.view(np.uint8)
+        place += each.nbytes
+    return found.data.toreadonly()
+
+
+def _raw(values: Tensor) -> Tensor:
+    return values.contiguous().view(torch.uint8) if len(values) else values.new_empty(0, dtype=torch.uint8)
+
+
+def _pinned(size: int) -> Tensor:
+    """Host memory that a GPU reads and writes several times as fast; torch keeps it for reuse."""
+    return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+
+
+def of_bytes(
+    data: bytes | memoryview, dtype: torch.dtype = torch.float32, device: torch.device = CPU, count: int = -1
+) -> Tensor:
+    """Bytes that have arrived, as a tensor.  On a CPU nothing is copied: the result must not be changed."""
+    raw = np.frombuffer(data, dtype=np.uint8)
+    raw = raw if count < 0 else raw[: count * dtype.itemsize]
+    place = raw.__array_interface__["data"][0]
+    if not raw.size:
+        return torch.empty(0, dtype=dtype, device=device)
+    if raw.size % dtype.itemsize:
+        raise ValueError(f"{raw.size} bytes are no whole number of {dtype}")
+    if device.type != "cpu":
+        staged = _pinned(raw.size)
+        staged.numpy()[:] = raw
+        return staged.to(device, non_blocking=True).view(dtype)
+    if place % dtype.itemsize:
+        raw = raw.copy()
+    if not raw.flags.writeable:  # torch warns of memory that it could write to
+        held: Any = (ctypes.c_char * raw.size).from_address(place)
+        held.owner = raw
+        return torch.frombuffer(held, dtype=dtype)
+    return torch.from_numpy(raw).view(dtype)
+
+
+def as_array(values: Vector) -> NDArray[Any]:
+    """A vector as an array on the host, for checkpoints; from a CPU it is the same memory."""
+    found: NDArray[Any] = values.to(CPU, torch.float32).numpy()
+    return found
+
+
+def of_array(array: NDArray[Any], device: torch.device = CPU, dtype: torch.dtype = torch.float32) -> Vector:
+    """A copy of an array, as a vector."""
+    return empty(array.size, device, dtype).copy_(torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32)))

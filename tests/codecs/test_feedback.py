@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atoll.codecs import Feedback, parse_codec
-from atoll.vectors import Vector
 from tests.codecs.vectors import ALL, roundtrip, vector
 
 
@@ -20,12 +19,12 @@ from tests.codecs.vectors import ALL, roundtrip, vector
 )
 def test_sent_plus_kept_is_given(name: str, count: int, seed: int, size: float, messages: int) -> None:
     codec, feedback = parse_codec(name), Feedback()
-    total, sent = np.zeros(count), np.zeros(count)
+    total, sent = torch.zeros(count).double(), torch.zeros(count).double()
     for message in range(messages):
-        values: Vector = (vector(count, seed + message) * size).numpy()
+        values = vector(count, seed + message) * size
         total += values
         now = feedback.given(values)
-        arrived: Vector = roundtrip(codec, torch.from_numpy(now), message).numpy()
+        arrived = roundtrip(codec, now, message)
         sent += arrived
         feedback.keep(now - arrived)
     kept = feedback.kept
@@ -35,10 +34,8 @@ def test_sent_plus_kept_is_given(name: str, count: int, seed: int, size: float, 
 
 def test_what_is_kept_decays() -> None:
     feedback = Feedback(decay=0.5)
-    feedback.keep(np.array([4.0, 1.0], dtype=np.float32))
-    assert feedback.given(np.zeros(2, dtype=np.float32)).tolist() == [2, 0.5]
-    assert feedback.given(np.zeros(2, dtype=np.float32)).tolist() == [2, 0.5], (
-        "a message that was not sent changes nothing"
-    )
+    feedback.keep(torch.tensor([4.0, 1.0]))
+    assert feedback.given(torch.zeros(2)).tolist() == [2, 0.5]
+    assert feedback.given(torch.zeros(2)).tolist() == [2, 0.5], "a message that was not sent changes nothing"
     feedback.keep(None)
-    assert feedback.given(np.zeros(2, dtype=np.float32)).tolist() == [0, 0]
+    assert feedback.given(torch.zeros(2)).tolist() == [0, 0]

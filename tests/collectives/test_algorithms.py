@@ -2,13 +2,14 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atoll.collectives import COLLECTIVES, Round
 from atoll.collectives.algorithms import PIECE_VALUES
 from atoll.network import Network
-from atoll.vectors import Vector
+from atoll.vectors import Vector, of_array
 from atoll.world import Physics
 from atoll.world.sim.world import SimWorld
 from tests.world.networks import network, run
@@ -42,7 +43,7 @@ def star(count: int, latency_ms: float, rate_mbps: float) -> Network:
 
 def some(count: int, size: int, seed: int) -> list[Vector]:
     draw = np.random.default_rng(seed)
-    return [draw.normal(size=size).astype(np.float32) for _ in range(count)]
+    return [of_array(draw.normal(size=size)) for _ in range(count)]
 
 
 @pytest.mark.parametrize("via", COLLECTIVES)
@@ -60,10 +61,10 @@ def test_everyone_gets_the_sum_to_rounding_and_the_same_bytes(
     vectors = some(count, size, seed)
     net = mesh(count, f"latency_ms = 20\nrate_mbps = 0.1\n{weather}")
     results, _ = reduced(net, via, vectors, seed=seed)
-    expected = np.sum(np.stack(vectors).astype(np.float64), axis=0)
+    expected = torch.stack(vectors).double().sum(0)
     for result in results:
-        assert result.dtype == np.float32
-        assert result.tobytes() == results[0].tobytes()
+        assert result.dtype == torch.float32
+        assert torch.equal(result, results[0])
     np.testing.assert_allclose(results[0], expected, rtol=1e-5, atol=1e-5)
 
 
@@ -88,7 +89,7 @@ def test_takes_what_its_formula_says(via: str, count: int) -> None:
         "tree": 2 * alpha * logarithm + 2 * logarithm * payload * beta,
         "hd": 2 * alpha * logarithm + 2 * (count - 1) / count * payload * beta,
     }
-    vectors = [np.ones(size, dtype=np.float32)] * count
+    vectors = [torch.ones(size)] * count
     results, taken = reduced(star(count, alpha * 1e3, 100), via, vectors)
     assert taken == pytest.approx(formulas[via], rel=0.01)
     assert results[0][0] == count
@@ -97,7 +98,7 @@ def test_takes_what_its_formula_says(via: str, count: int) -> None:
 def test_does_not_touch_what_it_was_given() -> None:
     for via in COLLECTIVES:
         vectors = some(5, 40, 1)
-        before = [vector.copy() for vector in vectors]
+        before = [vector.clone() for vector in vectors]
         reduced(mesh(5, "latency_ms = 1"), via, vectors)
         for vector, old in zip(vectors, before, strict=True):
-            assert vector.tobytes() == old.tobytes()
+            assert torch.equal(vector, old)

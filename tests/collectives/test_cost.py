@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -48,7 +49,7 @@ def test_what_the_simulator_does(via: str, count: int) -> None:
     )
     net = network(text)
     members = net.node_names
-    values = np.ones(1_000_000, dtype=np.float32)
+    values = torch.ones(1_000_000)
 
     async def program(world: SimWorld) -> float:
         await COLLECTIVES[via](Round(world, "test", members), values)

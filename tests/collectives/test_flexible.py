@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atoll.collectives.flexible import GAIN_WEIGHT, RATIOS, TIME_WEIGHT, knee
+from atoll.collectives.flexible import GAIN_WEIGHT, TIME_WEIGHT, knee
+from atoll.collectives.meter import RATIOS
 from atoll.network import load_network
 from atoll.strategies import parse_strategy
 from atoll.trace import Event, Exchanged, Planned
@@ -57,7 +58,7 @@ def test_it_follows_the_links_and_knows_what_an_exchange_takes() -> None:
     net = dataclasses.replace(net, run_s=160.0)
     watch = Watch()
     replicas = run_strategy(net, parse_strategy("flexible"), noisy, steps=250, physics=Physics(), trace=watch)
-    ends = [replica.values for replica in replicas.values()]
+    ends = [replica.array for replica in replicas.values()]
     assert all(np.allclose(end, ends[0], rtol=1e-4, atol=1e-4) for end in ends)
     off = [
         abs(plan.seconds / watch.taken[name] - 1)

@@ -3,22 +3,23 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll.collectives import Judge, Lengths, TrailerLayout
 from atoll.collectives.judge import FAR_OUT, HEAVY
 from atoll.collectives.lengths import PATIENCE
-from atoll.vectors import Vector
+from atoll.vectors import Numbers, Vector, added
 
 NAMES = ("a", "b", "c", "d")
 
 
 def vectors(*lengths: float, origin: float = 0.0) -> list[Vector]:
-    return [np.full(4, origin + length / 2, dtype=np.float32) for length in lengths]
+    return [torch.full((4,), origin + length / 2) for length in lengths]
 
 
-def trailers(*weights: float, work: tuple[int, ...] = ()) -> list[Vector]:
+def trailers(*weights: float, work: tuple[int, ...] = ()) -> list[Numbers]:
     counts = work or (0,) * len(weights)
     return [np.array([weight, count], dtype=np.float32) for weight, count in zip(weights, counts, strict=True)]
 
@@ -35,8 +36,8 @@ class OfRounds(Judge):
     of: Vector | None = None
 
     def add_up(
-        self, members: tuple[str, ...], vectors: list[Vector], trailers: list[Vector], *_: Any, **more: Any
-    ) -> tuple[Vector, Vector]:
+        self, members: tuple[str, ...], vectors: list[Vector], trailers: list[Numbers], *_: Any, **more: Any
+    ) -> tuple[Vector, Numbers]:
         self.begin("round 7", far_out=math.inf if self.lenient else FAR_OUT)
         return super().add_up(members, vectors, trailers, self.of, **more)
 
@@ -53,7 +54,7 @@ def test_what_is_alike_is_just_added(lengths: list[float], lenient: bool) -> Non
     found, heard = judge(lenient=lenient)
     given_ = vectors(*lengths)
     total, tail = found.add_up(NAMES[: len(lengths)], given_, trailers(*[1.0] * len(lengths)))
-    assert total.tobytes() == np.sum(given_, axis=0, dtype=np.float32).tobytes()
+    assert torch.equal(total, added(given_))
     assert tail[0] == len(lengths)
     assert heard == []
 
@@ -119,7 +120,7 @@ def test_where_all_add_up_the_same_what_one_saw_before_counts_for_nothing() -> N
 
 
 def test_models_are_compared_by_what_has_changed_in_them() -> None:
-    origin = np.full(4, 1000, dtype=np.float32)
+    origin = torch.full((4,), 1000.0)
     found, heard = judge(origin=origin)
     total, tail = found.add_up(NAMES[:3], vectors(2, 2, 40, origin=1000), trailers(1, 1, 1))
     assert (total / tail[0]).tolist() == [1001] * 4
@@ -131,7 +132,7 @@ def test_models_are_compared_by_what_has_changed_in_them() -> None:
 
 def test_a_weight_is_cut_down() -> None:
     found, heard = judge()
-    brought = [*vectors(2, 2), vectors(2)[0] * np.float32(1e6)]
+    brought = [*vectors(2, 2), vectors(2)[0] * 1e6]
     total, tail = found.add_up(NAMES[:3], brought, trailers(1, 1, 1e6))
     assert tail[0] == 2 + HEAVY
     assert (total / tail[0]).tolist() == pytest.approx([1, 1, 1, 1])
@@ -186,10 +187,10 @@ def test_if_everything_gets_longer_nothing_is_refused_for_good() -> None:
 
 def test_values_that_do_not_have_their_weight_are_refused_in_any_round() -> None:
     """In the first round of a view changes may be long; a weight of 10⁶ on plain values would shrink the model."""
-    origin = np.full(4, 10, dtype=np.float32)
+    origin = torch.full((4,), 10.0)
     found, heard = judge(origin=origin, lenient=True)
     total, tail = found.add_up(NAMES, vectors(1, 1, 1, 1, origin=10), trailers(1, 1, 1e6, 1))
-    assert total / tail[0] == pytest.approx(10.5, rel=1e-5)
+    assert (total / tail[0]).tolist() == pytest.approx([10.5] * 4, rel=1e-5)
     assert any("do not fit its weight" in each for each in heard)
 
 

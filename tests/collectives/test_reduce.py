@@ -4,6 +4,7 @@ from typing import Literal
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,7 +12,7 @@ from atoll.codecs import parse_codec
 from atoll.collectives import COLLECTIVES, Round
 from atoll.collectives.reduce import AgreedTopK, Coded, Plain, Reduced, Reduction, fitting
 from atoll.errors import StrategyError
-from atoll.vectors import Vector
+from atoll.vectors import Vector, added, of_array
 from atoll.world.sim.world import SimWorld
 from tests.codecs.vectors import ALL
 from tests.world.networks import network, run
@@ -36,7 +37,7 @@ def reduce_all(
 
 def some(count: int, size: int, seed: int) -> list[Vector]:
     draw = np.random.default_rng(seed)
-    return [draw.normal(size=size).astype(np.float32) for _ in range(count)]
+    return [of_array(draw.normal(size=size)) for _ in range(count)]
 
 
 @pytest.mark.parametrize(("name", "via"), CASES)
@@ -53,10 +54,10 @@ def test_sent_and_unsent_together_are_everything(  # noqa: PLR0917 - what is dra
     vectors = some(count, size, seed)
     results = reduce_all(Coded(parse_codec(name)), via, vectors, weather=weather, key=seed)
     for result in results:
-        assert result.total.tobytes() == results[0].total.tobytes()
+        assert torch.equal(result.total, results[0].total)
         assert result.tail.tolist() == [count, count * (count - 1) / 2]
     unsent = sum(result.unsent for result in results if result.unsent is not None)
-    np.testing.assert_allclose(results[0].total + unsent, np.sum(vectors, axis=0), rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(results[0].total + unsent, added(vectors), rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("via", COLLECTIVES)
@@ -74,7 +75,7 @@ def test_agreed_topk_against_loops(via: str, lead: Literal["star", "var"], count
     for place in largest[leader]:
         expected[place] = sum(float(own[place]) for own in vectors)
     for result, own in zip(results, vectors, strict=True):
-        assert result.total.tobytes() == results[0].total.tobytes()
+        assert torch.equal(result.total, results[0].total)
         np.testing.assert_allclose(result.total, expected, rtol=1e-4, atol=1e-5)
         assert result.unsent is not None
         assert not result.unsent[largest[leader]].any()

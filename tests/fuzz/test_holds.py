@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import numpy as np
 import pytest
 
 from atoll.fuzz import STRATEGIES, check, draw_case
@@ -27,7 +26,7 @@ def test_buffers_that_are_no_mean_are_found(monkeypatch: pytest.MonkeyPatch) -> 
 
     def drift(replica: Drawn) -> None:
         honest(replica)
-        replica.buffers = replica.buffers * np.float32(1.05)
+        replica.buffers = replica.buffers * 1.05
 
     monkeypatch.setattr(Drawn, "update", drift)
     assert "the buffers are" in (check(dataclasses.replace(draw_case(0), strategy="diloco", faults=())) or "")

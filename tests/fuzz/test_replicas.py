@@ -31,7 +31,7 @@ def test_an_exchange_that_makes_a_model_worse_is_a_loss() -> None:
         replica = witness.replicas[world.name] = Drawn(world, NET.node_names, 0, 10, apart=False, witness=witness)
         replica.update()
         witness.merged(replica)
-        replica.values = replica.values + np.float32(100)
+        replica.values = replica.values + 100
         witness.merged(replica)
 
     Simulation(NET).run(program)

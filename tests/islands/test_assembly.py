@@ -2,7 +2,6 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -41,6 +40,6 @@ def test_stages_come_to_one_model() -> None:
     assert other.training
     assert other[0].training, "testing leaves it as it was"
     assert whole.test() == 0.0, "what is no number is the worst there is"
-    whole.write(Quantity.PARAMETERS, np.ones(43, dtype=np.float32))
+    whole.write(Quantity.PARAMETERS, torch.ones(43))
     assert (whole.read(Quantity.PARAMETERS) == 1).all()
     assert float(next(iter(one.parameters())).detach().mean()) == 1.0

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+import torch
 
 from atoll.config import RunConfig
 from atoll.network import load_network
@@ -14,7 +14,7 @@ from atoll.strategies.rounds.driver import Driver
 from atoll.strategies.rounds.trailer import Trailer
 from atoll.trace import ContributionRefused, Tested, read_trace
 from atoll.training.replica import TrainedReplica
-from atoll.vectors import Vector
+from atoll.vectors import Numbers, Vector
 
 
 @pytest.mark.parametrize("strategy", ["vrl:codec=int8", "allreduce:every=4", "diloco:every=4"])
@@ -36,12 +36,12 @@ def test_one_member_that_lies(strategy: str, lie: str, tmp_path: Path, monkeypat
         if id(block) not in lying or given is None or "weight" in lie:
             return given
         values = given.values
-        agreed = block.origin if block.origin is not None else np.zeros_like(values)
-        lied: Vector = agreed - np.float32(10) * (values - agreed) if "sign" in lie else np.full_like(values, 1e6)
+        agreed = block.origin if block.origin is not None else torch.zeros_like(values)
+        lied = agreed - 10 * (values - agreed) if "sign" in lie else torch.full_like(values, 1e6)
         return given._replace(values=lied)
 
-    def own(replica: TrainedReplica, weight: float, report: Vector, *, alarm: bool = False) -> Vector:
-        return tail(replica, 1e6 if "weight" in lie and replica.world.name == "3" else weight, report, alarm=alarm)
+    def own(replica: TrainedReplica, weight: float, *more: Any, alarm: bool = False) -> Numbers:
+        return tail(replica, 1e6 if "weight" in lie and replica.world.name == "3" else weight, *more, alarm=alarm)
 
     tail = Trailer.own
     monkeypatch.setattr(Trailer, "own", staticmethod(own))

@@ -4,14 +4,14 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
-from atoll.fuzz import Numbers as FuzzNumbers
+from atoll.fuzz import PlainReplica
 from atoll.network import Network
 from atoll.strategies import Strategy
 from atoll.trace import Recorder
 from atoll.training.drive import Background, Local, drive
+from atoll.vectors import of_array
 from atoll.world import IDEAL, Physics, Simulation
 from atoll.world.base import World
 from atoll.world.faults import parse_faults
@@ -20,18 +20,27 @@ from atoll.world.sim.world import SimWorld
 Numbers = NDArray[Any]
 
 
-class VectorReplica(FuzzNumbers):
+class VectorReplica(PlainReplica):
     """Parameters that move by the same step each time."""
 
     def __init__(self, world: World, members: tuple[str, ...], values: Numbers, step: Numbers) -> None:
-        super().__init__(world, members, values.astype(np.float32))
-        self.step = step.astype(np.float32)
+        super().__init__(world, members, of_array(values))
+        self.step = of_array(step)
         self.borrowed: list[str] = []
         self.batch_factor = 1.0
         self.cost = 1.0
 
+    @property
+    def array(self) -> Numbers:
+        """A copy of its values."""
+        return self.values.numpy().copy()
+
+    @array.setter
+    def array(self, values: Numbers) -> None:
+        self.values = of_array(values)
+
     def compute_gradient(self) -> None:
-        self.gradient = self.step.copy()
+        self.gradient = self.step.clone()
         self.work[self.rank] += 1
 
     def update(self) -> None:

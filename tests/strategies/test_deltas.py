@@ -22,7 +22,7 @@ def test_every_change_arrives_once() -> None:
     """After all is said, every model is x₀ and everybody's changes over N."""
     replicas = run_strategy(THREE, parse_strategy("ssp:bound=5"), moving, steps=40, linger_s=60)
     # A node takes arrivals in at its step boundaries, so the quick ones miss the end.  The slowest has heard most.
-    slowest = replicas["2"].values[0]
+    slowest = replicas["2"].array[0]
     assert slowest == pytest.approx(40 * (1 + 2 + 3) / 3, rel=0.1)
 
 
@@ -32,7 +32,7 @@ def test_what_a_codec_leaves_out_arrives_later(codec: str) -> None:
     replicas = run_strategy(calm, parse_strategy(f"ssp:bound=0,rate=2,codec={codec}"), moving, steps=200)
     expected = 2 * 200 * (1 + 2 + 3) / 3
     for replica in replicas.values():
-        assert replica.values == pytest.approx(np.full(3, expected), rel=0.1)
+        assert replica.array == pytest.approx(np.full(3, expected), rel=0.1)
 
 
 @pytest.mark.parametrize("bound", [2, 8])
@@ -72,7 +72,7 @@ def test_who_begins_anew_is_told_everything() -> None:
     replicas = run_strategy(calm, parse_strategy("ssp:bound=5"), moving, steps=100, script=crash)
     others = 100 * (1 + 2) / 3
     own = (replicas["2"].steps * 3) / 3
-    assert replicas["2"].values[0] == pytest.approx(others + own, rel=0.1)
+    assert replicas["2"].array[0] == pytest.approx(others + own, rel=0.1)
     assert replicas["0"].steps == 100
 
 
@@ -102,7 +102,7 @@ def test_what_was_meant_for_who_had_the_place_before_is_not_counted_again() -> N
         return np.zeros(3), np.full(3, float(world.name == "1"))
 
     replicas = run_strategy(slow, parse_strategy("ssp:bound=0"), alone, steps=200, script=late, linger_s=0.0)
-    assert replicas["2"].values[0] == pytest.approx(replicas["1"].values[0], rel=0.1)
+    assert replicas["2"].array[0] == pytest.approx(replicas["1"].array[0], rel=0.1)
 
 
 def test_who_nobody_tells_anything_begins_a_run_that_ends_when_it_meets_the_founders() -> None:
@@ -122,13 +122,13 @@ def test_who_nobody_tells_anything_begins_a_run_that_ends_when_it_meets_the_foun
 
     def look(replica: VectorReplica) -> None:
         if 50 < replica.world.now < 60:
-            together[replica.world.name] = replica.values[0]
+            together[replica.world.name] = replica.array[0]
         if replica.world.name == "0":
-            founders.append(float(replica.values[0]))
+            founders.append(float(replica.array[0]))
 
     replicas = run_strategy(net, parse_strategy("ssp:bound=0"), begin, steps=200, look=look, script=script)
     assert together["1"] > 900
     assert together["1"] == pytest.approx(together["2"], rel=0.01)
     assert max(after - before for before, after in itertools.pairwise(founders)) < 3
-    ends = [replica.values[0] for replica in replicas.values()]
+    ends = [replica.array[0] for replica in replicas.values()]
     assert ends == pytest.approx([ends[0]] * 3, rel=0.1)

@@ -1,14 +1,20 @@
 """When models have drifted or gradients changed: against loops, and between nodes."""
 
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atoll.strategies import Quantity, parse_strategy
 from atoll.strategies.rules import GradientChange, ModelDrift, Sketch
 from atoll.trace import Event, Exchanged
-from atoll.vectors import Vector
+from atoll.vectors import Vector, added, of_array
+from atoll.world import Simulation
 from atoll.world.base import World
 from tests.strategies.nodes import Numbers, VectorReplica, run_strategy
 from tests.world.networks import network
@@ -16,14 +22,21 @@ from tests.world.networks import network
 NET = network('[[node]]\ncount = 4\n[[link]]\namong = "*"\nlatency_ms = 5\nrate_mbps = 100')
 
 
+SIMULATION = Simulation(NET)
+
+
 class Still:
     """A replica whose gradient is what the test says."""
 
     def __init__(self, members: int) -> None:
         self.members = tuple(map(str, range(members)))
-        self.gradient = np.zeros(3, dtype=np.float32)
+        self.gradient = torch.zeros(3)
+        self.world = SIMULATION.worlds["0"]
 
-    def read(self, quantity: Quantity) -> Numbers:
+    async def touch(self, work: Callable[[], Vector]) -> Vector:
+        return work()
+
+    def read(self, quantity: Quantity) -> Vector:
         assert quantity is Quantity.GRADIENT
         return self.gradient
 
@@ -39,8 +52,8 @@ def test_selsyncs_rule_against_loops(norms: list[float], members: int, delta: fl
     rule, replica = GradientChange(delta, window), Still(members)
     before: float | None = None
     for step, norm in enumerate(norms):
-        replica.gradient = np.array([0, np.sqrt(norm), 0], dtype=np.float32)
-        asked = rule(replica, 1)  # type: ignore[arg-type]
+        replica.gradient = torch.tensor([0, norm**0.5, 0])
+        asked = asyncio.run(rule(replica, 1))  # type: ignore[arg-type]
         total, weights, weight = 0.0, 0.0, 1.0
         for back in range(min(window, step + 1)):
             total += weight * norms[step - back]
@@ -58,26 +71,24 @@ def test_selsyncs_rule_against_loops(norms: list[float], members: int, delta: fl
 def test_a_sketch_tells_lengths() -> None:
     draw = np.random.default_rng(1)
     sketch = Sketch(3000, 5)
-    vector = draw.normal(size=3000).astype(np.float32)
-    assert Sketch.squared_length(sketch(vector)) == pytest.approx(float(vector @ vector), rel=0.25)
-    one, two = vector[:], draw.normal(size=3000).astype(np.float32)
-    both: Vector = one + two
-    assert np.allclose(sketch(one) + sketch(two), sketch(both), rtol=1e-3, atol=1e-3)
+    one, two = of_array(draw.normal(size=3000)), of_array(draw.normal(size=3000))
+    assert Sketch.squared_length(sketch(one)) == pytest.approx(float(one @ one), rel=0.25)
+    assert np.allclose(sketch(one) + sketch(two), sketch(one + two), rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("estimate", ["linear", "sketch", "naive"])
 def test_the_variance_against_its_definition(estimate: str) -> None:
     """Sketch: about right.  Naive: an upper bound.  Linear: in between, and exact along the last direction."""
     draw = np.random.default_rng(2)
-    drifts = [draw.normal(size=400).astype(np.float32) for _ in range(5)]
-    true = float(np.mean([u @ u for u in drifts]) - np.linalg.norm(np.mean(drifts, axis=0)) ** 2)
+    drifts = [of_array(draw.normal(size=400)) for _ in range(5)]
+    mean = added(drifts) / 5
+    true = float(np.mean([float(u @ u) for u in drifts]) - float(mean @ mean))
     rule = ModelDrift(estimate, theta=1.0, share=0.2)  # type: ignore[arg-type]
     if estimate == "sketch":
         rule._sketch = Sketch(400, 3)
-    direction = np.mean(drifts, axis=0)
-    rule._direction = direction / np.linalg.norm(direction)
+    rule._direction = mean / torch.linalg.vector_norm(mean)
     found = rule._variance([(float(u @ u), rule._summary(u)) for u in drifts])
-    naive = float(np.mean([u @ u for u in drifts]))
+    naive = float(np.mean([float(u @ u) for u in drifts]))
     if estimate == "naive":
         assert found == pytest.approx(naive, rel=1e-4)
     elif estimate == "linear":
@@ -97,11 +108,11 @@ def test_one_nodes_need_is_everybodys(spec: str) -> None:
     seen: dict[str, list[int]] = {}
 
     def look(replica: VectorReplica) -> None:
-        if np.allclose(replica.values, replica.values[0]) and replica.steps > 1:
+        if np.allclose(replica.array, replica.array[0]) and replica.steps > 1:
             seen.setdefault(replica.world.name, []).append(replica.steps)
 
     replicas = run_strategy(NET, parse_strategy(spec), apart, steps=30, look=look)
-    mean = np.mean([replica.values for replica in replicas.values()])
+    mean = np.mean([replica.array for replica in replicas.values()])
     assert mean == pytest.approx(30 * 7 / 4, rel=1e-4), "nobody's steps are lost"
 
 
@@ -141,13 +152,13 @@ def test_a_node_that_is_called_learns_from_exchanges_too() -> None:
     rule = ModelDrift("naive", theta=0, share=0.2)
     rule._theta = 4.0
     replica = VectorReplica(_Clock(), ("0", "1"), np.zeros(2), np.zeros(2))  # type: ignore[arg-type]
-    rule._replica, rule._agreed = replica, np.zeros(2, dtype=np.float32)
+    rule._replica, rule._agreed = replica, torch.zeros(2)
     for turn in range(1, 6):
         replica.world.now = 10.0 * turn  # type: ignore[misc]
         rule.begins(replica.world.now)
         replica.world.now += 0.1  # type: ignore[misc]
-        replica.write(Quantity.PARAMETERS, np.full(2, float(turn), dtype=np.float32))
-        rule.agreed()
+        replica.write(Quantity.PARAMETERS, torch.full((2,), float(turn)))
+        asyncio.run(rule.agreed())
     assert rule._theta < 4.0
 
 
@@ -156,9 +167,12 @@ class _Clock:
     now = 0.0
     is_late = False
 
+    async def offload(self, work: Callable[[], Any], **_: int) -> Any:
+        return work()
+
 
 def test_a_node_whose_model_is_not_finite_calls() -> None:
     rule = ModelDrift("naive", theta=1e9, share=0.2)
     replica = VectorReplica(_Clock(), ("0",), np.array([np.nan]), np.zeros(1))  # type: ignore[arg-type]
-    rule._agreed = np.zeros(1, dtype=np.float32)
-    assert rule(replica, 1)
+    rule._agreed = torch.zeros(1)
+    assert asyncio.run(rule(replica, 1))

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from atoll.training.parameters import Parameters
+from atoll.vectors import of_array
 
 
 def model() -> nn.Sequential:
@@ -39,12 +40,12 @@ def test_ranges_are_named_and_gapless() -> None:
 def test_what_is_written_is_read(seed: int) -> None:
     net = model()
     parameters = Parameters(net)
-    values = np.random.default_rng(seed).normal(size=parameters.size).astype(np.float32)
+    values = of_array(np.random.default_rng(seed).normal(size=parameters.size))
     parameters.write(values)
-    assert parameters.read().tobytes() == values.tobytes()
+    assert torch.equal(parameters.read(), values)
     first = parameters.ranges[0]
     np.testing.assert_array_equal(first_weight(net).detach().numpy().ravel(), values[first.start : first.stop])
-    parameters.add(np.ones_like(values))
+    parameters.add(torch.ones_like(values))
     np.testing.assert_allclose(parameters.read(), values + 1)
 
 
@@ -53,18 +54,18 @@ def test_buffers_are_a_vector_of_their_own() -> None:
     parameters = Parameters(net)
     before = parameters.read()
     np.testing.assert_array_equal(parameters.read_buffers(), [0, 0, 0, 0, 1, 1, 1, 1])
-    parameters.write_buffers(np.array([-1, 2, 3, 4, 5, -6, 7, 8], dtype=np.float32))
+    parameters.write_buffers(torch.tensor([-1.0, 2, 3, 4, 5, -6, 7, 8]))
     np.testing.assert_array_equal(net[1].running_mean, [-1, 2, 3, 4])
     np.testing.assert_array_equal(net[1].running_var, [5, 0, 7, 8], "a variance is not negative")
     np.testing.assert_array_equal(parameters.read(), before)
-    assert Parameters(nn.Linear(2, 2)).read_buffers().size == 0
+    assert len(Parameters(nn.Linear(2, 2)).read_buffers()) == 0
 
 
 def test_a_copy_stays_what_it_was() -> None:
     parameters = Parameters(model())
     before = parameters.read()
-    kept = before.copy()
-    parameters.write(np.zeros_like(before))
+    kept = before.clone()
+    parameters.write(torch.zeros_like(before))
     np.testing.assert_array_equal(before, kept)
 
 
@@ -96,7 +97,7 @@ def test_training_goes_on_with_written_values() -> None:
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     parameters = Parameters(net)
-    parameters.write(np.zeros(parameters.size, dtype=np.float32))
+    parameters.write(torch.zeros(parameters.size))
     net(torch.ones(5, 3)).sum().backward()
     optimizer.step()
     assert parameters.read().any()
@@ -110,11 +111,11 @@ def test_a_span_is_read_replaced_and_added_to(start: int, stop: int, *, channels
     parameters = Parameters(net)
     start, stop = min(start, stop) % parameters.size, max(start, stop) % parameters.size
     span = slice(min(start, stop), max(start, stop) + 1)
-    values = np.arange(parameters.size, dtype=np.float32)
+    values = torch.arange(parameters.size, dtype=torch.float32)
     parameters.write(values)
     np.testing.assert_array_equal(parameters.read(span), values[span])
     values[span] += 0.5
-    parameters.add(np.full(span.stop - span.start, 0.5, dtype=np.float32), span)
+    parameters.add(torch.full((span.stop - span.start,), 0.5), span)
     np.testing.assert_array_equal(parameters.read(), values)
     values[span] = -1
     parameters.write(values[span], span)

@@ -23,20 +23,18 @@ def replica(name: str = "0", seed: int = 0, shard: int = 100) -> TrainedReplica:
 
 def test_all_begin_alike_and_by_the_seed() -> None:
     start = replica().read(Quantity.PARAMETERS)
-    assert start.tobytes() == replica("1").read(Quantity.PARAMETERS).tobytes()
-    assert start.tobytes() != replica(seed=1).read(Quantity.PARAMETERS).tobytes()
+    assert torch.equal(start, replica("1").read(Quantity.PARAMETERS))
+    assert not torch.equal(start, replica(seed=1).read(Quantity.PARAMETERS))
 
 
 def test_a_step_is_a_gradient_and_an_update() -> None:
     made = replica()
     before = made.read(Quantity.PARAMETERS)
     made.compute_gradient()
-    assert made.read(Quantity.PARAMETERS).tobytes() == before.tobytes()
+    assert torch.equal(made.read(Quantity.PARAMETERS), before)
     gradient = made.read(Quantity.GRADIENT)
     made.update()
-    np.testing.assert_allclose(
-        made.read(Quantity.PARAMETERS), before - np.float32(0.05) * gradient, rtol=1e-4, atol=1e-6
-    )
+    np.testing.assert_allclose(made.read(Quantity.PARAMETERS), before - 0.05 * gradient, rtol=1e-4, atol=1e-6)
     assert (made.steps, made.work.tolist()) == (1, [32, 0])
 
 
@@ -51,7 +49,7 @@ def test_work_is_what_is_included_at_most_once() -> None:
 def test_a_broken_model_tests_badly() -> None:
     made = replica()
     assert made.test() == made.test()
-    made.write(Quantity.PARAMETERS, np.full(made.size, np.nan, dtype=np.float32))
+    made.write(Quantity.PARAMETERS, torch.full((made.size,), np.nan))
     assert 0 <= made.test() <= 1
 
 

@@ -94,7 +94,7 @@ def test_nonsense(strategy: str) -> None:
             talk.start(background)
             await drive(Local(replica), talk, background, goes_on=lambda: replica.steps < 60)
             steps[world.name] = replica.steps
-            ends.append(replica.values.sum(dtype=np.float64))
+            ends.append(float(replica.values.double().sum()))
 
     Simulation(THREE, seed=0, physics=Physics(), trace=events).run(program, limit_s=400)
     assert all(map(np.isfinite, ends)), "a model was spoilt"

@@ -4,9 +4,7 @@ All codecs and reductions use this one mechanism: they return the part of the gi
 Sent plus kept always equals given.
 """
 
-import numpy as np
-
-from atoll.vectors import Vector, times
+from atoll.vectors import Vector, copied
 
 __all__ = ["Feedback"]
 
@@ -19,7 +17,7 @@ class Feedback:
     """
 
     def __init__(self, *, decay: float = 1.0) -> None:
-        self._decay = np.float32(decay)
+        self._decay = decay
         self.kept: Vector | None = None
         """The values that were given and not sent: part of checkpoints."""
 
@@ -27,10 +25,8 @@ class Feedback:
         """The values to send now: the given ones plus the residual, which stays until `keep` replaces it."""
         if self.kept is None:
             return values
-        found = times(self.kept, float(self._decay))
-        found += values
-        return found
+        return copied(self.kept, values.dtype).mul_(self._decay).add_(values)
 
     def keep(self, unsent: Vector | None) -> None:
-        """A message is sent, without this part."""
+        """A message is sent, without this part; it may be kept in half precision."""
         self.kept = unsent

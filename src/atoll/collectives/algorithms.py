@@ -19,9 +19,10 @@ import itertools
 import math
 from collections.abc import Awaitable, Callable
 
-import numpy as np
+import torch
 
 from atoll.collectives.round import Body, Round, Vector
+from atoll.vectors import added, copied, of_bytes, sealed
 
 __all__ = ["COLLECTIVES", "Collective", "broadcast", "collective"]
 
@@ -48,7 +49,7 @@ async def star(meeting: Round, vector: Vector) -> Vector:
         if meeting.rank > 0:
             send(0, "up", vector)
             return await meeting.receive(0, "down")
-        total = vector.copy()
+        total = copied(vector)
         for rank in range(1, meeting.size):
             total += await meeting.receive(rank, "up")
         for rank in range(1, meeting.size):
@@ -59,11 +60,8 @@ async def star(meeting: Round, vector: Vector) -> Vector:
 @collective("gather")
 async def gather(meeting: Round, vector: Vector) -> Vector:
     """Every member sends its vector to all others, and each sums all: lowest latency, most bytes."""
-    bodies = await meeting.gather(vector.tobytes())
-    total = np.frombuffer(bodies[0], dtype=np.float32).copy()
-    for body in bodies[1:]:
-        total += np.frombuffer(body, dtype=np.float32)
-    return total
+    bodies = await meeting.gather(sealed(vector))
+    return added([of_bytes(body, device=meeting.device) for body in bodies])
 
 
 @collective("direct")
@@ -75,7 +73,7 @@ async def direct(meeting: Round, vector: Vector) -> Vector:
     rank, size = meeting.rank, meeting.size
     others = [(rank + step) % size for step in range(1, size)]
     count = max(1, math.ceil(len(vector) / size / PIECE_VALUES))
-    shares = [np.array_split(share, count) for share in np.array_split(vector, size)]
+    shares = [torch.tensor_split(share, count) for share in torch.tensor_split(vector, size)]
     sums: list[list[Vector]] = [[] for _ in range(size)]
     async with meeting.sending() as send:
         for piece, other in itertools.product(range(count), others):
@@ -83,15 +81,13 @@ async def direct(meeting: Round, vector: Vector) -> Vector:
         for piece in range(count):
             received = {other: await meeting.receive(other, f"part {piece}") for other in others}
             received[rank] = shares[rank][piece]
-            total = received[0].copy()
-            for other in range(1, size):  # in rank order, not in order of arrival
-                total += received[other]
+            total = added([received[other] for other in range(size)])  # in rank order, not in order of arrival
             for other in others:
                 send(other, f"sum {piece}", total)
             sums[rank].append(total)
         for piece, other in itertools.product(range(count), others):
             sums[other].append(await meeting.receive(other, f"sum {piece}"))
-    return np.concatenate([total for each in sums for total in each])
+    return torch.cat([total for each in sums for total in each])
 
 
 @collective("ring")
@@ -99,7 +95,7 @@ async def ring(meeting: Round, vector: Vector) -> Vector:
     """Reduce-scatter around a ring, then all-gather around it."""
     rank, size = meeting.rank, meeting.size
     following, preceding = (rank + 1) % size, (rank - 1) % size
-    shares = list(np.array_split(vector, size))
+    shares = list(torch.tensor_split(vector, size))
     async with meeting.sending() as send:
         for step in range(size - 1):
             send(following, f"sum {step}", shares[(rank - step) % size])
@@ -109,7 +105,7 @@ async def ring(meeting: Round, vector: Vector) -> Vector:
         for step in range(size - 1):
             send(following, f"all {step}", shares[(rank + 1 - step) % size])
             shares[(rank - step) % size] = await meeting.receive(preceding, f"all {step}")
-    return np.concatenate(shares)
+    return torch.cat(shares)
 
 
 @collective("tree")
@@ -117,7 +113,7 @@ async def tree(meeting: Round, vector: Vector) -> Vector:
     """Reduce up a binomial tree whose root is the first member, then broadcast down it."""
     rank, size = meeting.rank, meeting.size
     async with meeting.sending() as send:
-        total = vector.copy()
+        total = copied(vector)
         levels = range(math.ceil(math.log2(size)))
         top = len(levels)
         for level in levels:
@@ -145,7 +141,7 @@ async def halving_doubling(meeting: Round, vector: Vector) -> Vector:
         if rank >= core:
             send(rank - core, "fold", vector)
             return await meeting.receive(rank - core, "unfold")
-        total = vector.copy()
+        total = copied(vector)
         if rank + core < size:
             total += await meeting.receive(rank + core, "fold")
         bounds: list[tuple[int, int]] = [(0, len(vector))]
@@ -154,7 +150,7 @@ async def halving_doubling(meeting: Round, vector: Vector) -> Vector:
             low, high = bounds[-1]
             middle = (low + high + 1) // 2
             keep, give = ((low, middle), (middle, high)) if not rank & distance else ((middle, high), (low, middle))
-            send(rank ^ distance, f"halve {distance}", total[slice(*give)].copy())
+            send(rank ^ distance, f"halve {distance}", total[slice(*give)])
             total[slice(*keep)] += await meeting.receive(rank ^ distance, f"halve {distance}")
             bounds.append(keep)
             distance //= 2
@@ -163,7 +159,7 @@ async def halving_doubling(meeting: Round, vector: Vector) -> Vector:
             mine = bounds.pop()
             low, high = bounds[-1]
             theirs = (mine[1], high) if mine[0] == low and not rank & distance else (low, mine[0])
-            send(rank ^ distance, f"double {distance}", total[slice(*mine)].copy())
+            send(rank ^ distance, f"double {distance}", total[slice(*mine)])
             total[slice(*theirs)] = await meeting.receive(rank ^ distance, f"double {distance}")
             distance *= 2
         if rank + core < size:

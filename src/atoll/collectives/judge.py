@@ -18,7 +18,7 @@ from statistics import median
 import numpy as np
 
 from atoll.collectives.lengths import Refusals
-from atoll.vectors import Vector, copied, distance, length
+from atoll.vectors import Numbers, Vector, added, distance, length, zeros
 
 __all__ = ["Judge", "TrailerLayout"]
 
@@ -50,7 +50,7 @@ class TrailerLayout:
     """The numbers that are multiplied with the weight: buffers."""
     own: Callable[[str], tuple[int, ...]] | None = None
     """Which of the counts a member may set, beside its weight."""
-    work: Callable[[Vector, str], int] | None = None
+    work: Callable[[Numbers, str], int] | None = None
     """The amount of work that a member reports."""
 
 
@@ -128,12 +128,12 @@ class Judge:
         self,
         members: tuple[str, ...],
         vectors: list[Vector],
-        trailers: list[Vector],
+        trailers: list[Numbers],
         origin: Vector | None = None,
         *,
         usual: float = 0.0,
         alike: bool = False,
-    ) -> tuple[Vector, Vector]:
+    ) -> tuple[Vector, Numbers]:
         """The sum of the accepted contributions, scaled as if they had the weight of all.
 
         Args:
@@ -146,10 +146,10 @@ class Judge:
         """
         trailers, factors = self.trailers(members, trailers)
         scales = self.scales(members, vectors, trailers, factors, origin, usual=usual, alike=alike)
-        summed = _add(trailers)
+        summed: Numbers = np.sum(trailers, axis=0, dtype=np.float32)
         if all(scale == 1 for scale in scales) and all(factor == 1 for factor in factors):
-            return _add(vectors), summed
-        total, weight = np.zeros_like(vectors[0]), 0.0
+            return added(vectors), summed
+        total, weight = zeros(len(vectors[0]), vectors[0].device), 0.0
         usual_weight = median([float(each[0]) for each in trailers])
         for vector, trailer, scale, factor in zip(vectors, trailers, scales, factors, strict=True):
             if scale > 0:
@@ -157,15 +157,15 @@ class Judge:
                 share = (
                     min(1.0, usual_weight / own) if scale < 1 < own else 1.0
                 )  # a member that is accepted again weighs no more than the others
-                total += np.float32(share) * _scaled(vector * np.float32(factor), origin, own, scale)
+                total += share * _scaled(vector * factor, origin, own, scale)
                 weight += share * own
         if weight > 0:
-            total *= np.float32(float(summed[0]) / weight)
+            total *= float(summed[0]) / weight
         elif origin is not None:
-            total = origin * summed[0]
+            total = origin * float(summed[0])
         return total, summed
 
-    def trailers(self, members: tuple[str, ...], trailers: list[Vector]) -> tuple[list[Vector], list[float]]:
+    def trailers(self, members: tuple[str, ...], trailers: list[Numbers]) -> tuple[list[Numbers], list[float]]:
         """Members' trailers after the checks: an invalid one is zeroed, and a weight far beyond the others' is reduced.
 
         Returns the trailers, and a factor for each member's values.
@@ -177,7 +177,7 @@ class Judge:
         factors = [1.0] * len(found)
         for place, trailer in enumerate(found):
             others = [float(each[0]) for other, each in enumerate(found) if other != place and each[0] > 0]
-            bound = HEAVY * float(np.median(others)) if len(others) > 1 else math.inf
+            bound = HEAVY * median(others) if len(others) > 1 else math.inf
             if trailer[0] > bound:
                 self._complain(members[place], "weight", f"a weight of {trailer[0]:g}, taken as {bound:g}")
                 factors[place] = bound / float(trailer[0])
@@ -186,7 +186,7 @@ class Judge:
                 found[place][self._trailer.weighted] *= np.float32(factors[place])
         return found, factors
 
-    def _makes_sense(self, trailer: Vector, member: str) -> bool:
+    def _makes_sense(self, trailer: Numbers, member: str) -> bool:
         counts = trailer[: self._trailer.counts]
         if not np.isfinite(trailer).all() or not ((counts >= 0) & (counts <= LARGEST)).all():
             self._complain(member, "numbers", "numbers that make no sense")
@@ -216,7 +216,7 @@ class Judge:
         self,
         members: tuple[str, ...],
         vectors: list[Vector],
-        trailers: list[Vector],
+        trailers: list[Numbers],
         factors: list[float],
         origin: Vector | None = None,
         *,
@@ -238,7 +238,7 @@ class Judge:
         found = [_length(vector, origin, float(trailer[0])) for vector, trailer in zip(vectors, trailers, strict=True)]
         lengths = [self._length_so_far(name, each) for name, each in zip(members, found, strict=True)]
         worked = self._work_since(members, trailers)
-        least = usual / float(np.median(worked))
+        least = usual / median(worked)
         paces = [each / work for each, work in zip(lengths, worked, strict=True)]
         scales = []
         for place, name in enumerate(members):
@@ -255,7 +255,7 @@ class Judge:
                 scales.append(0.0)
                 continue
             others = [pace for other, pace in enumerate(paces) if other != place and 0 < pace < math.inf]
-            middle = max(float(np.median(others)), least) if len(others) > 1 else math.inf
+            middle = max(median(others), least) if len(others) > 1 else math.inf
             scales.append(self._scale(name, paces[place], middle, refused, is_sane=factors[place] == 1))
         return scales
 
@@ -279,7 +279,7 @@ class Judge:
         self._squares[name] = squares + found**2
         return math.sqrt(self._squares[name])
 
-    def _work_since(self, members: tuple[str, ...], trailers: list[Vector]) -> list[float]:
+    def _work_since(self, members: tuple[str, ...], trailers: list[Numbers]) -> list[float]:
         """How much each member has worked since the last round; 1 where that is not known."""
         count = self._trailer.work
         if count is None:
@@ -288,7 +288,7 @@ class Judge:
         since = [float(max(1, done[name] - self._worked.get(name, done[name]))) for name in members]
         if any(name not in self._worked for name in members):
             return [1.0] * len(members)
-        middle = float(np.median(since))
+        middle = median(since)
         return [min(work, BUSY * middle) for work in since]
 
 
@@ -302,15 +302,6 @@ def _scaled(vector: Vector, origin: Vector | None, weight: float, scale: float) 
     if scale == 1:
         return vector
     if origin is None:
-        return vector * np.float32(scale)
-    start: Vector = origin * np.float32(weight)
-    moved: Vector = start + (vector - start) * np.float32(scale)
-    return moved
-
-
-def _add(vectors: list[Vector]) -> Vector:
-    """The sum, in rank order, not in order of arrival."""
-    total = copied(vectors[0])
-    for each in vectors[1:]:
-        total += each
-    return total
+        return vector * scale
+    start = origin * weight
+    return start + (vector - start) * scale

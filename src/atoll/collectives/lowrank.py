@@ -5,8 +5,8 @@ import torch
 
 from atoll.codecs.transform import matrix_shape
 from atoll.collectives import COLLECTIVES, Round
-from atoll.collectives.reduce import Reduced, Reduction
-from atoll.vectors import Vector
+from atoll.collectives.reduce import Reduced, Reduction, carried
+from atoll.vectors import Numbers, Vector, minus
 
 __all__ = ["LowRankSum"]
 
@@ -34,25 +34,20 @@ class LowRankSum(Reduction):
     def restart(self) -> None:
         self._right = None
 
-    async def __call__(self, meeting: Round, values: Vector, tail: Vector, via: str) -> Reduced:
+    async def __call__(self, meeting: Round, values: Vector, tail: Numbers, via: str) -> Reduced:
         rows, columns = matrix_shape(len(values))
         rank = min(self._rank, rows, columns)
-        padded = np.zeros(rows * columns, dtype=np.float32)
-        padded[: len(values)] = values
-        matrix = padded.reshape(rows, columns)
+        matrix = torch.cat([values, values.new_zeros(rows * columns - len(values))]).view(rows, columns)
         if self._right is None:
-            draw = np.random.default_rng(0)
-            self._right = draw.normal(size=(columns, rank)).astype(np.float32)
-        left = await self._sum(meeting, "left", (matrix @ self._right).ravel(), via)
-        basis: Vector = torch.linalg.qr(torch.tensor(left.reshape(rows, rank))).Q.numpy()
-        own: Vector = matrix.T @ basis
-        summed = await self._sum(meeting, "right", np.concatenate([own.ravel(), tail]), via)
-        right = summed[: columns * rank].reshape(columns, rank)
-        self._right = right
-        total = (basis @ right.T).ravel()[: len(values)]
-        sent = (basis @ own.T).ravel()[: len(values)]
-        return Reduced(total, summed[columns * rank :], values - sent)
-
-    @staticmethod
-    async def _sum(meeting: Round, part: str, values: Vector, via: str) -> Vector:
-        return await COLLECTIVES[via](meeting.named(f"{meeting.name}/{part}"), values)
+            draw = np.random.default_rng(0).normal(size=(columns, rank))
+            self._right = torch.from_numpy(draw).to(values)
+        right = self._right
+        first = (matrix @ right).flatten()
+        left, _ = await carried(meeting.named(f"{meeting.name}/left"), first, tail[:0], via)
+        basis = torch.linalg.qr(left.view(rows, rank)).Q
+        own = matrix.T @ basis
+        flat, tails = await carried(meeting.named(f"{meeting.name}/right"), own.flatten(), tail, via)
+        self._right = flat.view(columns, rank)
+        total = (basis @ self._right.T).flatten()[: len(values)]
+        sent = (basis @ own.T).flatten()[: len(values)]
+        return Reduced(total, tails, minus(values, sent))

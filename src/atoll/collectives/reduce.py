@@ -7,9 +7,10 @@ these are always added exactly.
 
 import abc
 import contextlib
-import itertools
+import math
 from dataclasses import dataclass
 from functools import partial
+from statistics import median
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -21,14 +22,13 @@ from atoll.codecs.dense import Dense
 from atoll.codecs.sparse import kept
 from atoll.collectives import COLLECTIVES, Body, Round, Spawn, broadcast
 from atoll.errors import StrategyError
-from atoll.memory import empty
-from atoll.vectors import Vector, copied, minus
+from atoll.vectors import Numbers, Vector, bytes_of, copied, empty, length, minus, of_array, of_bytes, sealed, zeros
 from atoll.world.base import World
 
 SEEN = ("direct", "gather", "star")
 """Collectives in which the member that computes a sum sees each member's vector."""
 
-__all__ = ["AgreedTopK", "Coded", "Plain", "Reduced", "Reduction", "fitting"]
+__all__ = ["AgreedTopK", "Coded", "Plain", "Reduced", "Reduction", "carried", "fitting"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,8 @@ class Reduced:
     """The result of a reduction."""
 
     total: Vector
-    tail: Vector
+    """The reader may change it."""
+    tail: Numbers
     unsent: Vector | None = None
     """The part of the member's own values that is not in the total; `None`: nothing."""
     via: str = ""
@@ -76,11 +77,14 @@ class Reduction(abc.ABC):
     def start(self, world: World, members: tuple[str, ...], spawn: Spawn) -> None:  # noqa: B027 - most need nothing
         """Called once, before the first round."""
 
+    def begin(self, meeting: Round, tail: int) -> None:  # noqa: B027 - most have nothing to plan
+        """Called before the blocks of a round, with the count of numbers behind the first one."""
+
     def restart(self) -> None:  # noqa: B027 - most remember nothing
         """Called when the members have changed: all forget what they learned about the last members and rounds."""
 
     @abc.abstractmethod
-    async def __call__(self, meeting: Round, values: Vector, tail: Vector, via: str) -> Reduced:
+    async def __call__(self, meeting: Round, values: Vector, tail: Numbers, via: str) -> Reduced:
         """Adds up; `tail` travels beside the values and is always added exactly."""
 
 
@@ -98,11 +102,10 @@ class Plain(Reduction):
     def vias(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(("direct", *COLLECTIVES)))
 
-    async def __call__(self, meeting: Round, values: Vector, tail: Vector, via: str) -> Reduced:
+    async def __call__(self, meeting: Round, values: Vector, tail: Numbers, via: str) -> Reduced:
         if via in SEEN:
             return await Coded(Dense()).seen(meeting, values, tail, via)
-        total = await COLLECTIVES[via](meeting, np.concatenate([values, tail]))
-        return Reduced(total[: len(values)], total[len(values) :])
+        return Reduced(*await carried(meeting, values, tail, via))
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,54 +137,50 @@ class Coded(Reduction):
             return tuple(COLLECTIVES)
         return ("gather",) if self.codec.sparse else ("direct", "star", "gather")
 
-    async def __call__(self, meeting: Round, values: Vector, tail: Vector, via: str) -> Reduced:
+    async def __call__(self, meeting: Round, values: Vector, tail: Numbers, via: str) -> Reduced:
         if self.codec.summable and not self.by_senders and via not in SEEN:
             return await self._summed(meeting, values, tail, via)
         return await self.seen(meeting, values, tail, via)
 
-    async def seen(self, meeting: Round, values: Vector, tail: Vector, via: str) -> Reduced:
+    async def seen(self, meeting: Round, values: Vector, tail: Numbers, via: str) -> Reduced:
         """Reduces by a collective in which the member that computes a sum sees each member's vector."""
         ways = {"direct": self._direct, "gather": self._gathered, "star": self._star}
         return await ways[via](meeting, values, tail)
 
-    def _encode(self, values: Vector, meeting: Round) -> bytes:
-        if self.exact:
-            return np.ascontiguousarray(values).tobytes()
-        return self.codec.encode(torch.tensor(values), meeting.key).numpy().tobytes()
+    def _encode(self, values: Vector, meeting: Round) -> torch.Tensor:
+        """The bytes of a vector; of an exact one they are its own memory."""
+        return values.view(torch.uint8) if self.exact else self.codec.encode(values, meeting.key)
 
-    def _decode(self, encoded: Body, count: int, meeting: Round) -> Vector:
-        if self.exact:
-            return np.frombuffer(encoded, dtype=np.float32, count=count)
-        decoded: Vector = self.codec.decode(_bytes(encoded), count, meeting.key).numpy()
-        return decoded
+    def _decode(self, encoded: torch.Tensor, count: int, meeting: Round) -> Vector:
+        return encoded.view(torch.float32) if self.exact else self.codec.decode(encoded, count, meeting.key)
 
-    def _read(self, body: Body, count: int, tail: Vector, meeting: Round) -> tuple[Vector, Vector]:
+    def _read(self, body: Body, count: int, tail: Numbers, meeting: Round) -> tuple[Vector, Numbers]:
         """A member's values and trailer; not finite where they cannot be read."""
         size = self.codec.size(count)
         if len(body) == size + tail.nbytes:
             with contextlib.suppress(RuntimeError, IndexError, ValueError):
-                return self._decode(body[:size], count, meeting), np.frombuffer(body[size:], dtype=np.float32)
-        return np.full(count, np.nan, dtype=np.float32), np.zeros_like(tail)
+                encoded = of_bytes(body[:size], torch.uint8, meeting.device)
+                return self._decode(encoded, count, meeting), np.frombuffer(body[size:], dtype=np.float32)
+        return zeros(count, meeting.device).fill_(math.nan), np.zeros_like(tail)
 
     def _left(self, values: Vector, sent: Vector) -> Vector | None:
         """The part of a member's values that was not sent."""
         return None if self.exact else minus(values, sent)
 
-    async def _summed(self, meeting: Round, values: Vector, tail: Vector, via: str) -> Reduced:
-        offload = meeting.offload
-        numbers = np.frombuffer(await offload(lambda: self._encode(values, meeting)), dtype=np.float32)
-        total = await COLLECTIVES[via](meeting, np.concatenate([numbers, tail]))
+    async def _summed(self, meeting: Round, values: Vector, tail: Numbers, via: str) -> Reduced:
+        offload, count = meeting.offload, len(values)
+        encoded = await offload(lambda: self._encode(values, meeting), values=count)
+        total, summed = await carried(meeting, encoded.view(torch.float32), tail, via)
 
         def read() -> Reduced:
-            decoded = self._decode(total[: len(numbers)].tobytes(), len(values), meeting)
-            sent = self._decode(numbers.tobytes(), len(values), meeting)
-            return Reduced(decoded, total[len(numbers) :], self._left(values, sent))
+            decoded = self._decode(total.view(torch.uint8), count, meeting)
+            return Reduced(decoded, summed, self._left(values, self._decode(encoded, count, meeting)))
 
-        return await offload(read, values=len(values))
+        return await offload(read, values=count)
 
-    async def _gathered(self, meeting: Round, values: Vector, tail: Vector) -> Reduced:
+    async def _gathered(self, meeting: Round, values: Vector, tail: Numbers) -> Reduced:
         offload = meeting.offload
-        own = await offload(lambda: self._encode(values, meeting) + tail.tobytes(), values=len(values))
+        own = await offload(lambda: sealed(self._encode(values, meeting), tail), values=len(values))
         bodies = await meeting.gather(own)
 
         def add_up() -> Reduced:
@@ -198,19 +197,23 @@ class Coded(Reduction):
         async with meeting.in_turn():
             return await offload(add_up, values=len(values) * meeting.size)
 
-    async def _star(self, meeting: Round, values: Vector, tail: Vector) -> Reduced:
+    async def _star(self, meeting: Round, values: Vector, tail: Numbers) -> Reduced:
         offload, count = meeting.offload, len(values)
 
-        def own() -> tuple[bytes, Vector | None]:
+        def own() -> tuple[Body, Vector | None]:
             encoded = self._encode(values, meeting)
-            return encoded + tail.tobytes(), self._left(values, self._decode(encoded, count, meeting))
+            return sealed(encoded, tail), self._left(values, self._decode(encoded, count, meeting))
 
-        def add_up(others: list[Body]) -> tuple[bytes, Vector | None]:
+        def add_up(others: list[Body]) -> tuple[Body, Vector | None]:
             read = [(values, tail), *(self._read(each, count, tail, meeting) for each in others)]
             vectors, tails = [each for each, _ in read], [each for _, each in read]
             total, summed = meeting.judge.add_up(meeting.members, vectors, tails, meeting.origin)
             encoded = self._encode(total, meeting)
-            return encoded + summed.tobytes(), self._left(total, self._decode(encoded, count, meeting))
+            return sealed(encoded, summed), self._left(total, self._decode(encoded, count, meeting))
+
+        def result(body: Body, unsent: Vector | None) -> Reduced:
+            total, summed = self._read(body, count, tail, meeting)
+            return Reduced(copied(total) if self.exact else total, summed, unsent)
 
         async with meeting.sending() as send:
             if meeting.rank > 0:
@@ -223,40 +226,42 @@ class Coded(Reduction):
                     body, unsent = await offload(lambda: add_up(others), values=count * meeting.size)
                 for rank in range(1, meeting.size):
                     send.raw(rank, "down", body)
-        return Reduced(*await offload(lambda: self._read(body, count, tail, meeting), values=count), unsent)
+        return await offload(lambda: result(body, unsent), values=count)
 
-    async def _direct(self, meeting: Round, values: Vector, tail: Vector) -> Reduced:
+    async def _direct(self, meeting: Round, values: Vector, tail: Numbers) -> Reduced:
         rank, offload = meeting.rank, meeting.offload
-        ends = np.cumsum([0, *(len(share) for share in np.array_split(values, meeting.size))]).tolist()
-        spans = [slice(start, stop) for start, stop in itertools.pairwise(ends)]
-        unsent = None if self.exact else empty(len(values))
+        shares = values.tensor_split(meeting.size)
+        unsent = None if self.exact else empty(len(values), meeting.device)
+        left = None if unsent is None else unsent.tensor_split(meeting.size)
         others = [(rank + step) % meeting.size for step in range(1, meeting.size)]
-        own, count = spans[rank], spans[rank].stop - spans[rank].start
-        origin = None if meeting.origin is None else meeting.origin[own]
-        result = empty(len(values))
+        count = len(shares[rank])
+        origin = None if meeting.origin is None else meeting.origin.tensor_split(meeting.size)[rank]
+        result = empty(len(values), meeting.device)
+        results = result.tensor_split(meeting.size)
 
-        def share(other: int) -> bytes:
-            given = values[spans[other]]
+        def share(other: int) -> Body:
+            given = shares[other]
             encoded = self._encode(given, meeting)
-            if unsent is not None:
-                np.subtract(given, self._decode(encoded, len(given), meeting), out=unsent[spans[other]])
-            return encoded + tail.tobytes()
+            if left is not None:
+                torch.sub(given, self._decode(encoded, len(given), meeting), out=left[other])
+            return sealed(encoded, tail)
 
-        def add_up(bodies: dict[int, Body]) -> tuple[bytes, Vector]:
+        def add_up(bodies: dict[int, Body]) -> tuple[Body, Numbers]:
             read = {other: self._read(body, count, tail, meeting) for other, body in bodies.items()}
-            read[rank] = values[own], tail
+            read[rank] = shares[rank], tail
             parts = [read[other][0] for other in range(meeting.size)]
             tails = [read[other][1] for other in range(meeting.size)]
             usual = meeting.judge.usual(values, float(tail[0]), meeting.size, meeting.origin)
             total, summed = meeting.judge.add_up(meeting.members, parts, tails, origin, usual=usual)
             encoded = self._encode(total, meeting)
-            result[own] = self._decode(encoded, count, meeting)
-            if unsent is not None:
-                np.subtract(total, result[own], out=unsent[own])
-            return encoded, summed
+            results[rank].copy_(self._decode(encoded, count, meeting))
+            if left is not None:
+                torch.sub(total, results[rank], out=left[rank])
+            return bytes_of(encoded), summed
 
         def take(other: int, body: Body) -> None:
-            result[spans[other]] = self._decode(body, spans[other].stop - spans[other].start, meeting)
+            encoded = of_bytes(body, torch.uint8, meeting.device)
+            results[other].copy_(self._decode(encoded, len(results[other]), meeting))
 
         async with meeting.sending() as send:
             for other in others:
@@ -271,18 +276,26 @@ class Coded(Reduction):
         return Reduced(result, summed, unsent)
 
 
-def _by_senders(vectors: list[Vector], scales: list[float], tails: list[Vector], unsent: Vector | None) -> Reduced:
+async def carried(meeting: Round, values: Vector, tail: Numbers, via: str) -> tuple[Vector, Numbers]:
+    """The sum of vectors and of the numbers behind them."""
+    both = torch.cat([values, of_array(tail, meeting.device)])
+    total = await COLLECTIVES[via](meeting, both)
+    return copied(total[: len(values)]), total[len(values) :].cpu().numpy()
+
+
+def _by_senders(vectors: list[Vector], scales: list[float], tails: list[Numbers], unsent: Vector | None) -> Reduced:
     """The mean of each position over the members that sent a value for it, with long vectors scaled down."""
-    vectors = [each if scale else np.zeros_like(each) for each, scale in zip(vectors, scales, strict=True)]
-    norms = [float(np.linalg.norm(each)) for each in vectors]
-    middle = float(np.median(norms))
-    clipped = [
-        each * np.float32(min(1.0, middle / max(norm, 1e-30))) for each, norm in zip(vectors, norms, strict=True)
-    ]
-    senders = np.sum([each != 0 for each in vectors], axis=0).clip(1).astype(np.float32)
-    total_tail = _add(tails)
+    vectors = [each if scale else torch.zeros_like(each) for each, scale in zip(vectors, scales, strict=True)]
+    norms = [length(each) for each in vectors]
+    middle = median(norms)
+    total, senders = zeros(len(vectors[0]), vectors[0].device), zeros(len(vectors[0]), vectors[0].device)
+    for each, norm in zip(vectors, norms, strict=True):
+        total += each * min(1.0, middle / max(norm, 1e-30))
+        senders += each != 0
+    total /= senders.clamp_(min=1)
+    summed: Numbers = np.sum(tails, axis=0, dtype=np.float32)
     # The round divides by the sum of weights, the first number of the tail.
-    return Reduced(_add(clipped) / senders * total_tail[0], total_tail, unsent)
+    return Reduced(total.mul_(float(summed[0])), summed, unsent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,41 +315,28 @@ class AgreedTopK(Reduction):
     def vias(self) -> tuple[str, ...]:
         return tuple(COLLECTIVES)
 
-    async def __call__(self, meeting: Round, values: Vector, tail: Vector, via: str) -> Reduced:
+    async def __call__(self, meeting: Round, values: Vector, tail: Numbers, via: str) -> Reduced:
         count, offload = len(values), meeting.offload
         keep = kept(count, self.ratio)
-        largest = await offload(lambda: torch.tensor(values).abs().topk(keep, sorted=False), values=count)
+        largest = await offload(lambda: values.abs().topk(keep, sorted=False), values=count)
         leader = meeting.key % meeting.size
         if self.lead == "var":
             weight = np.array([float(largest.values.square().sum())], dtype=np.float32)
             bodies = await meeting.gather(weight.tobytes(), "weight")
             leader = int(np.argmax([np.frombuffer(each, dtype=np.float32)[0] for each in bodies]))
         bits = width(count - 1)
-        own = b""
+        own: Body = b""
         if leader == meeting.rank:
-            own = await offload(lambda: pack(largest.indices.sort().values, bits).numpy().tobytes())
+            own = await offload(lambda: bytes_of(pack(largest.indices.sort().values, bits)))
         body = await broadcast(meeting, leader, own)
         assert len(body) == packed_size(keep, bits)
-        places = await offload(lambda: unpack(_bytes(body), keep, bits).long().numpy())
-        summed = await COLLECTIVES[via](meeting, np.concatenate([values[places], tail]))
+        places = await offload(lambda: unpack(of_bytes(body, torch.uint8, meeting.device), keep, bits).long())
+        summed, tails = await carried(meeting, values[places], tail, via)
 
         def spread() -> Reduced:
-            total = np.zeros_like(values)
-            total[places] = summed[:keep]
-            unsent = values.copy()
+            total, unsent = zeros(count, meeting.device), copied(values)
+            total[places] = summed
             unsent[places] = 0
-            return Reduced(total, summed[keep:], unsent)
+            return Reduced(total, tails, unsent)
 
         return await offload(spread, values=count)
-
-
-def _bytes(body: Body) -> torch.Tensor:
-    return torch.frombuffer(bytearray(body), dtype=torch.uint8) if body else torch.zeros(0, dtype=torch.uint8)
-
-
-def _add(vectors: list[Vector]) -> Vector:
-    """The sum, in rank order, not in order of arrival."""
-    total = copied(vectors[0])
-    for each in vectors[1:]:
-        total += each
-    return total

@@ -10,10 +10,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias, TypeVar
 
-import numpy as np
+import torch
 
 from atoll.collectives.judge import Judge
-from atoll.vectors import Vector
+from atoll.vectors import CPU, Vector, of_bytes, sealed
 from atoll.world.base import Lane, Spawn, World, frame_bytes
 
 __all__ = ["BlockTurn", "Body", "Round", "SendLog", "Spawn", "Vector"]
@@ -80,6 +80,14 @@ class Round:
     """What members' values are changes of; `None` where they are changes themselves."""
     turn: "BlockTurn | None" = None
     """When this block of the vector is judged, among the others of its round."""
+    device: torch.device = CPU
+    """Where vectors are."""
+    block: int = 0
+    """The number of this block."""
+    blocks: int = 1
+    """How many blocks the round has."""
+    values: int = 0
+    """How many values they have together."""
 
     def named(self, name: str) -> "Round":
         """The same round, for another collective."""
@@ -87,10 +95,17 @@ class Round:
 
     async def offload(self, work: Callable[[], T], *, values: int = 0) -> T:
         """Does `work` outside the event loop (`World.offload`), and logs how long that took."""
+        if self.log is None:
+            return await self.world.offload(work, values=values)
         began = self.world.now
-        result = await self.world.offload(work, values=values)
-        if self.log is not None:
-            self.log.computed_s += self.world.now - began
+
+        def timed() -> T:
+            nonlocal began
+            began = self.world.now  # it may have waited for other work
+            return work()
+
+        result = await self.world.offload(timed, values=values)
+        self.log.computed_s += self.world.now - began
         return result
 
     @asynccontextmanager
@@ -122,7 +137,8 @@ class Round:
             yield Sender(self, group)
 
     async def receive(self, rank: int, tag: str) -> Vector:
-        return np.frombuffer(await self.receive_raw(rank, tag), dtype=np.float32)
+        """A vector of another member, which must not be changed."""
+        return of_bytes(await self.receive_raw(rank, tag), device=self.device)
 
     async def receive_raw(self, rank: int, tag: str) -> Body:
         message = await self.world.peer(self.members[rank]).receive(f"{self.name}/{tag}")
@@ -148,7 +164,7 @@ class Sender:
 
     def __call__(self, rank: int, tag: str, values: Vector) -> asyncio.Task[None]:
         """Starts to send; messages to one member leave in the order of these calls."""
-        return self.raw(rank, tag, np.ascontiguousarray(values).tobytes())
+        return self.raw(rank, tag, sealed(values))
 
     def raw(self, rank: int, tag: str, body: Body) -> asyncio.Task[None]:
         """The same for bytes."""

@@ -4,13 +4,12 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
 from atoll.fuzz.cases import END_S, Case
 from atoll.fuzz.replicas import Witness
 from atoll.strategies.pushes import PushTalk
 from atoll.strategies.rounds.exchange import BLOCKS_UNDER_WAY
 from atoll.strategies.talk import Talk
+from atoll.vectors import all_finite
 from atoll.world import Simulation
 
 __all__ = ["INVARIANTS", "Ended"]
@@ -82,15 +81,15 @@ def _nothing_learned_is_lost(run: Ended) -> Iterator[str]:
 
 def _models_are_finite(run: Ended) -> Iterator[str]:
     for name in run.live:
-        if not np.isfinite(run.witness.replicas[name].values).all():
+        if not all_finite(run.witness.replicas[name].values):
             yield f"{name}: the model is not finite"
 
 
 def _buffers_are_means(run: Ended) -> Iterator[str]:
     """Each node's buffers tend to a value between 1 and the number of nodes, so every mean of them is in that range."""
-    least, most = np.float32(0.999), np.float32(1.001 * len(run.names))
+    least, most = 0.999, 1.001 * len(run.names)
     for name in run.live:
-        up, down = run.witness.replicas[name].buffers
+        up, down = run.witness.replicas[name].buffers.tolist()
         if not (least <= up <= most and least <= -down <= most):
             yield f"{name}: the buffers are {up}, {down}, which are not a mean of the nodes' buffers"
 

@@ -1,10 +1,13 @@
-"""Nodes for the fuzzer: models without torch, a world that machines join as over real links, and a collector of
+"""Nodes for the fuzzer: models that are just numbers, a world that machines join as over real links, and a collector of
 events.
 """
 
 from collections import Counter
+from collections.abc import Callable
+from typing import TypeVar
 
 import numpy as np
+import torch
 
 from atoll.membership import Group
 from atoll.seeds import derive
@@ -12,22 +15,24 @@ from atoll.state import Saved
 from atoll.strategies import Quantity, Work
 from atoll.strategies.replica import BLOCK_VALUES
 from atoll.trace import Event, Exchanged, ViewChanged, Waited
-from atoll.vectors import WHOLE, Vector
+from atoll.vectors import CPU, WHOLE, Vector, added, divide, minus, of_array, zeros
 from atoll.world.base import World
 from atoll.world.scope import Scoped
 from atoll.world.sim.world import SimWorld
 
-__all__ = ["Drawn", "Joining", "Numbers", "Witness"]
+__all__ = ["Drawn", "Joining", "PlainReplica", "Witness"]
 
 WORSE, SLACK = 2.0, 3.0
 """How much worse than any before an exchange may make a model: outer optimisers overshoot, codecs are lossy."""
-SPREAD = np.float32(30)
+T = TypeVar("T")
+SPREAD = 30.0
 """The distance between unrelated initial models; the optima of nodes are about 1 apart."""
 
 
-class Numbers:
-    """A model without torch: parameters and gradients are just numbers."""
+class PlainReplica:
+    """A model without layers: parameters and gradients are just numbers."""
 
+    device = CPU
     block_values = BLOCK_VALUES
 
     def __init__(self, world: World, members: tuple[str, ...], values: Vector) -> None:
@@ -38,25 +43,28 @@ class Numbers:
         self.steps = 0
         self.work: Work = np.zeros(len(members), dtype=np.int64)
         self.values = values
-        self.gradient: Vector = np.zeros_like(values)
-        self.buffers: Vector = np.zeros(0, dtype=np.float32)
+        self.gradient: Vector = torch.zeros_like(values)
+        self.buffers: Vector = zeros(0)
 
     @property
     def size(self) -> int:
         return len(self.values)
 
+    async def touch(self, work: Callable[[], T]) -> T:
+        return await self.world.offload(work, values=self.size)
+
     def read(self, quantity: Quantity, span: slice = WHOLE) -> Vector:
         if quantity is Quantity.BUFFERS:
-            return self.buffers.copy()
-        return (self.gradient if quantity is Quantity.GRADIENT else self.values)[span].copy()
+            return self.buffers.clone()
+        return (self.gradient if quantity is Quantity.GRADIENT else self.values)[span].clone()
 
     def write(self, quantity: Quantity, values: Vector, span: slice = WHOLE) -> None:
         if quantity is Quantity.BUFFERS:
-            self.buffers = values.copy()
+            self.buffers = values.clone()
         elif quantity is Quantity.GRADIENT:
-            self.gradient = values.copy()
+            self.gradient = values.clone()
         else:
-            self.values = self.values.copy()
+            self.values = self.values.clone()
             self.values[span] = values
 
     def add(self, quantity: Quantity, change: Vector, span: slice = WHOLE) -> None:
@@ -76,7 +84,7 @@ class Numbers:
 
     @property
     def loss(self) -> float:
-        return float(np.square(self.gradient, dtype=np.float64).mean())
+        return float(self.gradient.double().square().mean())
 
     def memory(self) -> Saved:
         return {}
@@ -103,7 +111,7 @@ class Joining(Scoped):
         return self._founds
 
 
-class Drawn(Numbers):
+class Drawn(PlainReplica):
     """A model with a different optimum on every node; the optimum of all together is their mean.
 
     Args:
@@ -128,11 +136,11 @@ class Drawn(Numbers):
         blocks: int = 1,
     ) -> None:
         places = {name: _draw(seed, "place", name, size) for name in members}
-        began = SPREAD * _draw(seed, "begins", world.name, size) if apart else np.zeros(size, dtype=np.float32)
+        began = SPREAD * _draw(seed, "begins", world.name, size) if apart else zeros(size)
         super().__init__(world, members, began)
         self._place = places[world.name]
-        self.buffers = np.array([1 + self.rank, -1 - self.rank], dtype=np.float32)
-        self._middle: Vector = np.mean(list(places.values()), axis=0)
+        self.buffers = torch.tensor([1.0 + self.rank, -1.0 - self.rank])
+        self._middle: Vector = divide(added(list(places.values())), len(places))
         self._witness = witness
         self.holds = world.is_founder
         """Whether it has ever held the run's model."""
@@ -147,21 +155,21 @@ class Drawn(Numbers):
         """
 
     def compute_gradient(self) -> None:
-        self.gradient = self.values - self._place
+        self.gradient = minus(self.values, self._place)
         self.work[self.rank] += 1
         self._witness.done[self.world.name] += 1
 
     def update(self) -> None:
-        self.values = self.values - np.float32(0.05) * self.gradient
-        drawn_to = np.array([1 + self.rank, -1 - self.rank], dtype=np.float32)
-        self.buffers = np.float32(0.9) * self.buffers + np.float32(0.1) * drawn_to
+        self.values = self.values - 0.05 * self.gradient
+        drawn_to = torch.tensor([1.0 + self.rank, -1.0 - self.rank])
+        self.buffers = 0.9 * self.buffers + 0.1 * drawn_to
         self.steps += 1
         self.before_merge = self._witness.worst_distance(), self.holds
 
     @property
     def distance(self) -> float:
         """The distance from the optimum of all nodes together."""
-        return float(np.sqrt(np.square(self.values - self._middle, dtype=np.float64).mean()))
+        return float((self.values - self._middle).double().square().mean().sqrt())
 
     def take_over(self, work: Work, memory: Saved, steps: int) -> None:
         handed = int(work.sum())
@@ -174,8 +182,7 @@ class Drawn(Numbers):
 
 
 def _draw(seed: int, what: str, name: str, size: int) -> Vector:
-    drawn: Vector = np.random.default_rng(derive(seed, what, name) % 2**32).normal(size=size).astype(np.float32)
-    return drawn
+    return of_array(np.random.default_rng(derive(seed, what, name) % 2**32).normal(size=size))
 
 
 class Witness:

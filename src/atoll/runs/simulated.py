@@ -34,7 +34,7 @@ from atoll.trace import (
 from atoll.training.checkpoint import TRACE, forget, latest, read_run, write_run
 from atoll.training.shares import data_used
 from atoll.training.task import Task
-from atoll.vectors import Vector
+from atoll.vectors import Vector, added, divide
 from atoll.world import Simulation
 from atoll.world.base import World
 from atoll.world.sim.world import SimWorld
@@ -245,7 +245,7 @@ class _Referee:
         """Tests the mean of all replicas, which only a simulation can see at once."""
         replicas = list(self.replicas.values())
         own = replicas[0].read(Quantity.PARAMETERS)
-        mean: Vector = np.stack([replica.read(Quantity.PARAMETERS) for replica in replicas]).mean(axis=0)
+        mean = divide(added([replica.read(Quantity.PARAMETERS) for replica in replicas]), len(replicas))
         replicas[0].write(Quantity.PARAMETERS, mean)
         tested = MeanTested(at=now, measure=replicas[0].test())
         self._trace.record(tested)

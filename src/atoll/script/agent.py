@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
-import numpy as np
 from torch import nn
 from torch.optim import Optimizer
 
@@ -19,6 +18,7 @@ from atoll.script.stages import Batch, Stages
 from atoll.state import Saved, section, under
 from atoll.strategies import Quantity, Talk, parse_strategy
 from atoll.trace import Computed, Tested, TrainingStarted, finite_measure
+from atoll.vectors import bytes_of, of_bytes
 from atoll.world.base import Lane
 from atoll.world.live.thread import WorldThread
 
@@ -194,10 +194,10 @@ class Agent:
         if not world.is_late and len(world.names) > 1:
             await self._take_first_model(replica)
         talk = self._talk = parse_strategy(self.strategy).start(replica)
-        if 4 * replica.size * talk.copies > LARGE_BYTES:
+        if (more := replica.size * talk.bytes_per_value) > LARGE_BYTES:
             say(
-                "%s: %.0f M parameters; %s needs up to %.1f GB beyond training (%d copies of the model)",
-                *(world.name, replica.size / 1e6, self.strategy, 4e-9 * replica.size * talk.copies, talk.copies),
+                "%s: %.0f M parameters; %s needs up to %.1f GB beyond training (%.1f times the weights in float32)",
+                *(world.name, replica.size / 1e6, self.strategy, more / 1e9, talk.bytes_per_value / 4),
             )
         await world.offload(talk.prepare)
         self._talk.start(self._thread.spawn)
@@ -208,20 +208,21 @@ class Agent:
         """Takes the model of the first node, so that nodes that begin together begin with the same model."""
         world, first = self.world, self.world.names[0]
         if world.name == first:
-            values = await world.offload(lambda: replica.read(Quantity.PARAMETERS))
+            values = await replica.touch(lambda: replica.read(Quantity.PARAMETERS))
+            body = await world.offload(lambda: bytes_of(values))
             for name in world.peer_names:
-                self._thread.spawn(world.peer(name).send(FIRST_MODEL, body=values.data.cast("B"), lane=Lane.BULK))
+                self._thread.spawn(world.peer(name).send(FIRST_MODEL, body=body, lane=Lane.BULK))
             return
         try:
             async with asyncio.timeout(FIRST_MODEL_S):
                 message = await world.peer(first).receive(FIRST_MODEL)
         except TimeoutError:
             raise AtollError(f"{first}, whose model all nodes begin with, sent none in {FIRST_MODEL_S:.0f} s") from None
-        theirs = np.frombuffer(message.body, dtype=np.float32)
+        theirs = of_bytes(message.body, device=replica.device)
         if len(theirs) != replica.size:
             here = f"the model has {replica.size} values here and {len(theirs)} on {first}"
             raise AtollError(f"{here}: run the same script on all nodes")
-        await world.offload(lambda: replica.write(Quantity.PARAMETERS, theirs))
+        await replica.touch(lambda: replica.write(Quantity.PARAMETERS, theirs))
 
     async def _save(self) -> Saved:
         if self._replica is None:

@@ -6,10 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
+from atoll.codecs import Codec
 from atoll.collectives import Body
 from atoll.strategies.replica import MOST_WORK, Quantity, Replica, Work
-from atoll.vectors import Vector, all_finite
+from atoll.vectors import Numbers, Vector, added, all_finite, as_array, minus, of_bytes, sealed
+from atoll.world.base import Buffer
 
 __all__ = [
     "ACKNOWLEDGEMENT",
@@ -19,11 +22,10 @@ __all__ = [
     "EVERYTHING",
     "FOUNDERS",
     "HEAD",
+    "ChangeWire",
     "Origin",
     "Told",
-    "floats",
     "read_head",
-    "read_told",
 ]
 
 CHANGE, ACKNOWLEDGEMENT, EVERYTHING, BASE = "change", "change ack", "all changes please", "what it began from"
@@ -54,29 +56,71 @@ def read_head(head: bytes) -> tuple[int, float, Origin]:
     return step, sent_s, (began_s, rank)
 
 
-def floats(body: Body) -> Vector:
-    """Reads uncompressed values."""
-    return np.frombuffer(body, dtype=np.float32)
-
-
-def read_told(replica: Replica, body: Body, count: int, decode: Callable[[Body], Vector]) -> Told:
-    """Reads a peer's message; a `ValueError` if it is malformed.
+class ChangeWire:
+    """Writes and reads messages of changes, on a thread beside the event loop.
 
     Args:
         replica: the node's own model.
-        body: the body of the message.
-        count: the number of values of the model.
-        decode: reads the change.
+        codec: encodes changes; `None`: uncompressed.
     """
-    work_bytes, buffer_bytes = replica.work.nbytes, replica.read(Quantity.BUFFERS).nbytes
-    size = len(body) - work_bytes - buffer_bytes
-    if size < 0:
-        raise ValueError(f"{len(body)} bytes are no change")
-    change = decode(body[:size])
-    if change.shape != (count,) or not all_finite(change):
-        raise ValueError(f"{len(body)} bytes are no change of a model of {count}")
-    buffers = np.frombuffer(body[size : size + buffer_bytes], dtype=np.float32)
-    work = np.frombuffer(body[size + buffer_bytes :], dtype=np.int64)
-    if not all_finite(buffers) or (work < 0).any() or (work > MOST_WORK).any():
-        raise ValueError("buffers that are not finite, or work that nobody can have done")
-    return Told(change, buffers, work)
+
+    def __init__(self, replica: Replica, codec: Codec | None) -> None:
+        self._replica = replica
+        self._codec = codec
+
+    def write(self, told: Vector, changed: Vector) -> tuple[Vector, Buffer]:
+        """The message with the changes that a peer does not have yet, and what it will have then.
+
+        Args:
+            told: the changes that it has.
+            changed: all of this node's changes.
+        """
+        replica = self._replica
+        if self._codec is None:
+            return changed, sealed(minus(changed, told), *self._own())
+        encoded = self._codec.encode(minus(changed, told), replica.steps)
+        return added([told, self._codec.decode(encoded, len(told), replica.steps)]), sealed(encoded, *self._own())
+
+    def read(self, body: Body, step: int) -> Told:
+        """Reads a change; `step` is the sender's step at encoding."""
+        return self._read(body, lambda part: self._decode(part, step))
+
+    def write_base(self, base: Vector, changed: Vector) -> Buffer:
+        """The message with the run's initial model and all of this node's changes."""
+        return sealed(torch.cat([base, changed]), *self._own())
+
+    def read_base(self, body: Body) -> tuple[Vector, Told]:
+        """Reads the initial model and all changes of a peer."""
+        size, device = 4 * self._replica.size, self._replica.device
+        base = of_bytes(body[:size], device=device)
+        if len(base) != self._replica.size or not all_finite(base):
+            raise ValueError(f"{len(body)} bytes are not what a model of {self._replica.size} began from")
+        return base, self._read(body[size:], lambda part: of_bytes(part, device=device))
+
+    def _decode(self, body: Body, step: int) -> Vector:
+        if self._codec is None:
+            return of_bytes(body, device=self._replica.device)
+        return self._codec.decode(of_bytes(body, torch.uint8, self._replica.device), self._replica.size, step)
+
+    def _own(self) -> tuple[Numbers, Numbers]:
+        """The node's buffers and its own work."""
+        replica = self._replica
+        work = np.zeros(len(replica.members), dtype=np.int64)
+        work[replica.rank] = replica.work[replica.rank]
+        return as_array(replica.read(Quantity.BUFFERS)), work.view(np.float32)
+
+    def _read(self, body: Body, decode: Callable[[Body], Vector]) -> Told:
+        """Reads a peer's message; a `ValueError` if it is malformed."""
+        replica = self._replica
+        work_bytes, buffer_bytes = replica.work.nbytes, replica.read(Quantity.BUFFERS).nbytes
+        size = len(body) - work_bytes - buffer_bytes
+        if size < 0:
+            raise ValueError(f"{len(body)} bytes are no change")
+        change = decode(body[:size])
+        if len(change) != replica.size or not all_finite(change):
+            raise ValueError(f"{len(body)} bytes are no change of a model of {replica.size}")
+        buffers = of_bytes(body[size : size + buffer_bytes], device=replica.device)
+        work = np.frombuffer(body[size + buffer_bytes :], dtype=np.int64)
+        if not all_finite(buffers) or (work < 0).any() or (work > MOST_WORK).any():
+            raise ValueError("buffers that are not finite, or work that nobody can have done")
+        return Told(change, buffers, work)

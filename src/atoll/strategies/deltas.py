@@ -20,9 +20,10 @@ sum of each peer's changes that its model includes, which is one model size for 
 
 import asyncio
 import dataclasses
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 
-import numpy as np
 import torch
 
 from atoll.codecs import Codec
@@ -36,20 +37,19 @@ from atoll.strategies.changes import (
     EVERYTHING,
     FOUNDERS,
     HEAD,
+    ChangeWire,
     Origin,
     Told,
-    floats,
     read_head,
-    read_told,
 )
 from atoll.strategies.parts.merge import average_buffers
 from atoll.strategies.parts.part import Part
 from atoll.strategies.parts.when import When
-from atoll.strategies.replica import Quantity, Replica, Work
+from atoll.strategies.replica import Quantity, Replica
 from atoll.strategies.talk import Spawn, Strategy, Talk, record_push
 from atoll.trace import ContributionRefused, Waited
-from atoll.vectors import Vector, all_finite, length
-from atoll.world.base import Lane, Message
+from atoll.vectors import Vector, added, all_finite, as_array, length, minus, of_array, times, zeros
+from atoll.world.base import Buffer, Lane, Message
 from atoll.world.hearing import hear
 
 __all__ = ["DeltaTalk", "Deltas"]
@@ -84,17 +84,19 @@ class DeltaTalk(Talk):
         parts: the strategy.
     """
 
+    _spawn: Spawn
+
     def __init__(self, replica: Replica, parts: Deltas) -> None:
         self._replica = replica
         self._when = parts.when()
         self._bound = parts.bound
-        self._share = np.float32(parts.rate / len(replica.members))
-        self._codec = parts.codec
+        self._share = parts.rate / len(replica.members)
+        self._wire = ChangeWire(replica, parts.codec)
         peers = [name for name in replica.members if name != replica.world.name]
         self._clocks = dict.fromkeys(peers, 0)
         self._began = dict.fromkeys(peers, 0)
         """The step of this node at which each peer began: a new one is not far behind."""
-        self._changed: Vector | None = None
+        self._changed = zeros(0)
         """All of the node's own changes."""
         self._told: dict[str, Vector] = {}
         """The part of them sent to each peer; peers that were sent the same share a vector."""
@@ -108,8 +110,8 @@ class DeltaTalk(Talk):
         self._heard = asyncio.Event()
         self._silent: set[str] = set()
         """Peers for which a wait timed out, and that have sent nothing since."""
-        self._before: Vector | None = None
-        self._base: Vector | None = None
+        self._before = zeros(0)
+        self._base = zeros(0)
         """The initial model of the run."""
         self._base_is_there = False
         self._origin = FOUNDERS
@@ -124,52 +126,81 @@ class DeltaTalk(Talk):
         """Whether the node does not know the initial model of the run."""
         self._new_until_s = 0.0
         self._told_at_step = 0
-        self._spawn: Spawn | None = None
+        self._reading = asyncio.Lock()
+        """Messages are read beside the event loop, and take effect in the order in which they came."""
+
+    def prepare(self) -> None:
+        self._before = self._base = self._replica.read(Quantity.PARAMETERS)
+        self._changed = torch.zeros_like(self._before)
+
+    @property
+    def bytes_per_value(self) -> int:
+        return 4 * (3 + 2 * len(self._clocks))
 
     def start(self, spawn: Spawn) -> None:
         self._spawn = spawn
-        self._before = self._base = self._replica.read(Quantity.PARAMETERS)
-        self._changed = np.zeros_like(self._before)
         self._told = dict.fromkeys(self._clocks, self._changed)
         world = self._replica.world
-        spawn(hear(world, CHANGE, self._take))
+        spawn(hear(world, CHANGE, self._in_order(self._take)))
         spawn(hear(world, ACKNOWLEDGEMENT, self._acknowledged))
-        spawn(hear(world, EVERYTHING, self._begins_anew))
-        spawn(hear(world, BASE, self._take_base))
+        spawn(hear(world, EVERYTHING, self._in_order(self._begins_anew)))
+        spawn(hear(world, BASE, self._in_order(self._take_base)))
         if world.is_founder:
             self._answered.update(self._clocks)
         else:
             self._be_new()
 
+    def _in_order(self, take: Callable[[Message], Awaitable[None]]) -> Callable[[Message], Awaitable[None]]:
+        async def taken(message: Message) -> None:
+            async with self._reading:
+                await take(message)
+
+        return taken
+
     async def after_step(self) -> bool:
         replica = self._replica
-        assert self._before is not None
-        assert self._changed is not None
         if self._is_new:
-            return self._begin_from_base()
-        change = (replica.read(Quantity.PARAMETERS) - self._before) * self._share
-        if not all_finite(change):
-            world = replica.world
-            world.record(ContributionRefused(at=world.now, node=world.name, name="change", why="not finite"))
-            change = np.zeros_like(change)
-        values = self._before + change
-        self._changed = self._changed + change
+            return await self._begin_from_base()
+        change = await self._changed_by_own_step()
+        if change is None:
+            return False
         if self._bound:
             await self._gate()
         arrived, self._arrived = self._arrived, []
-        for _, told in arrived:
-            values = values + told.change
-            replica.include(told.work)
-        replica.write(Quantity.PARAMETERS, values)
-        if arrived:
-            average_buffers(replica, [told.buffers for _, told in arrived])
-        self._before = values
-        if self._when(replica, replica.steps - self._told_at_step, 0):
+        self._before = await replica.touch(lambda: self._merge(change, arrived))
+        if await self._when(replica, replica.steps - self._told_at_step, 0):
             self._told_at_step = replica.steps
-            self._tell()
+            await self._tell()
         return bool(arrived)
 
-    def _begin_from_base(self) -> bool:
+    async def _changed_by_own_step(self) -> Vector | None:
+        """What the node's last step counts for; `None` if the node has become new meanwhile."""
+        change, changed = await self._replica.touch(self._own_change)
+        if self._is_new:
+            return None
+        self._changed = changed
+        return change
+
+    def _own_change(self) -> tuple[Vector, Vector]:
+        """What the node's last step counts for, and the sum of all such changes."""
+        change = minus(self._replica.read(Quantity.PARAMETERS), self._before).mul_(self._share)
+        if not all_finite(change):
+            world = self._replica.world
+            world.record(ContributionRefused(at=world.now, node=world.name, name="change", why="not finite"))
+            change.zero_()
+        return change, added([self._changed, change])
+
+    def _merge(self, change: Vector, arrived: list[tuple[str, Told]]) -> Vector:
+        """Adds the node's own change and those that have arrived; returns the model."""
+        values = added([self._before, change, *(told.change for _, told in arrived)])
+        for _, told in arrived:
+            self._replica.include(told.work)
+        self._replica.write(Quantity.PARAMETERS, values)
+        if arrived:
+            average_buffers(self._replica, [told.buffers for _, told in arrived])
+        return values
+
+    async def _begin_from_base(self) -> bool:
         """A new node continues from the run's initial model plus all changes, once all reachable peers have answered.
         After a timeout it uses the changes that have arrived, or its own model if none have.
         """
@@ -177,31 +208,31 @@ class DeltaTalk(Talk):
         is_told = all(name in self._answered or not world.peer(name).reachable for name in self._clocks)
         if not (self._base_is_there and is_told) and world.now < self._new_until_s:
             return False
-        assert self._base is not None
-        assert self._changed is not None
         self._is_new = False
         if not self._base_is_there:
-            self._before = self._base = self._replica.read(Quantity.PARAMETERS)
+            self._before = self._base = await self._replica.touch(lambda: self._replica.read(Quantity.PARAMETERS))
             self._origin = world.now, self._replica.rank
             self._answered.update(self._clocks)
             return False
         arrived, self._arrived = self._arrived, []
-        values = self._base
+        self._changed = torch.zeros_like(self._base)
+        self._told = dict.fromkeys(self._clocks, self._changed)
+        self._before = await self._replica.touch(lambda: self._take_over(arrived))
+        return True
+
+    def _take_over(self, arrived: list[tuple[str, Told]]) -> Vector:
+        values = added([self._base, *(told.change for _, told in arrived)])
         for _, told in arrived:
-            values = values + told.change
             self._replica.include(told.work)
             self._replica.write(Quantity.BUFFERS, told.buffers)
-        self._changed = np.zeros_like(values)
-        self._told = dict.fromkeys(self._clocks, self._changed)
         self._replica.write(Quantity.PARAMETERS, values)
-        self._before = values
-        return True
+        return values
 
     def _be_new(self) -> None:
         """Asks all peers for the run's initial model and for all their changes."""
         self._is_new, self._new_until_s = True, self._replica.world.now + ANSWER_S
         self._base_is_there = False
-        self._changed = np.zeros_like(self._base)
+        self._changed = torch.zeros_like(self._base)
         self._told = dict.fromkeys(self._clocks, self._changed)
         for left in (self._arrived, self._answered, self._new_too, self._theirs):
             left.clear()
@@ -209,7 +240,6 @@ class DeltaTalk(Talk):
             self._ask(name)
 
     def _ask(self, name: str) -> None:
-        assert self._spawn is not None
         self._answered.discard(name)
         self._asked[name] += 1
         self._spawn(self._send_ask(name))
@@ -219,23 +249,23 @@ class DeltaTalk(Talk):
         await self._replica.world.peer(name).send(EVERYTHING, head, lane=Lane.CONTROL)
 
     def save(self) -> Saved:
-        assert self._changed is not None
-        assert self._base is not None
         known = note({"clocks": self._clocks, "began": self._began, "origin": self._origin})
         theirs = dict(self._theirs)
         for name, told in self._arrived:  # the model does not include these yet
             theirs[name] = theirs[name] - told.change
-        vectors = {**under("told", dict(self._told)), **under("theirs", theirs)}
-        return {"changed": self._changed, "base": self._base, **vectors, "known": known}
+        vectors = {**under("told", _arrays(self._told)), **under("theirs", _arrays(theirs))}
+        return {**_arrays({"changed": self._changed, "base": self._base}), **vectors, "known": known}
 
     def load(self, saved: Saved) -> None:
-        self._changed, self._base, self._is_new = saved["changed"], saved["base"], False
+        device = self._replica.device
+        self._changed, self._base = of_array(saved["changed"], device), of_array(saved["base"], device)
+        self._is_new = False
         self._before = self._replica.read(Quantity.PARAMETERS)
         told, known = section("told", saved), read_note(saved["known"])
         self._origin = known["origin"][0], known["origin"][1]
-        self._theirs = dict(section("theirs", saved))
+        self._theirs = {name: of_array(values, device) for name, values in section("theirs", saved).items()}
         for name in self._clocks:  # a peer that is not saved is sent everything
-            self._told[name] = told.get(name, np.zeros_like(self._changed))
+            self._told[name] = of_array(told[name], device) if name in told else torch.zeros_like(self._changed)
             self._clocks[name] = known["clocks"].get(name, 0)
             self._began[name] = known["began"].get(name, 0)
 
@@ -261,73 +291,53 @@ class DeltaTalk(Talk):
             if clock < least and name not in self._silent and world.peer(name).reachable
         ]
 
-    def _tell(self) -> None:
+    async def _tell(self) -> None:
         """Sends changes to every peer that has acknowledged the last message, or has taken too long."""
-        assert self._spawn is not None
-        assert self._changed is not None
-        written: dict[int, tuple[Vector, bytes]] = {}
-        now = self._replica.world.now
+        written: dict[int, tuple[Vector, Buffer]] = {}
+        changed, replica, now = self._changed, self._replica, self._replica.world.now
         for name, since_s in self._busy_since_s.items():
             if since_s is None or now - since_s > ANSWER_S:
                 told = self._told[name]
                 if id(told) not in written:
-                    written[id(told)] = self._write(told, self._changed)
-                self._told[name], body = written[id(told)]
-                self._busy_since_s[name] = now
-                self._spawn(self._send(name, self._replica.steps, body))
+                    write = partial(self._wire.write, told, changed)
+                    written[id(told)] = await replica.world.offload(write, values=replica.size)
+                if self._told[name] is told:  # else it was sent everything meanwhile
+                    self._told[name], body = written[id(told)]
+                    self._busy_since_s[name] = now
+                    self._spawn(self._send(name, replica.steps, body))
 
-    def _write(self, told: Vector, changed: Vector) -> tuple[Vector, bytes]:
-        """Encodes the changes for a peer that has `told`; returns what it will have then, and the message."""
-        if self._codec is None:
-            return changed, (changed - told).tobytes()
-        step = self._replica.steps
-        body = self._codec.encode(torch.from_numpy(changed - told), step).numpy().tobytes()
-        return told + self._decode(body, len(told), step), body
-
-    def _decode(self, body: Body, count: int, step: int) -> Vector:
-        """Decodes a message; `step` is the sender's step at encoding."""
-        if self._codec is None:
-            return floats(body)
-        change: Vector = self._codec.decode(torch.frombuffer(bytearray(body), dtype=torch.uint8), count, step).numpy()
-        return change
-
-    async def _send(self, name: str, step: int, body: bytes) -> None:
+    async def _send(self, name: str, step: int, body: Buffer) -> None:
         world = self._replica.world
         head = HEAD.pack(step, world.now, *self._origin)
-        buffers = self._replica.read(Quantity.BUFFERS)
-        await world.peer(name).send(CHANGE, head, body + buffers.tobytes() + self._own_work().tobytes())
+        await world.peer(name).send(CHANGE, head, body)
 
-    def _own_work(self) -> Work:
-        work = np.zeros(len(self._replica.members), dtype=np.int64)
-        work[self._replica.rank] = self._replica.work[self._replica.rank]
-        return work
-
-    def _take(self, message: Message) -> None:
-        world = self._replica.world
-        assert self._spawn is not None
-        assert self._changed is not None
-        count = len(self._changed)
+    async def _take(self, message: Message) -> None:
+        world, sender = self._replica.world, message.sender
         step, sent_s, origin = read_head(message.head)
-        self._spawn(world.peer(message.sender).send(ACKNOWLEDGEMENT, lane=Lane.CONTROL))
-        if not self._counts(message.sender, origin):
+        self._spawn(world.peer(sender).send(ACKNOWLEDGEMENT, lane=Lane.CONTROL))
+        if not self._counts(sender, origin):
             return
-        read = read_told(self._replica, message.body, count, lambda body: self._decode(body, count, step))
-        since = max(1, self._began[message.sender] + step - self._clocks[message.sender])
-        scale = self._lengths.scale(message.sender, length(read.change) / since)
-        self._hear_of(message.sender, read.change)
-        if scale != 1:
-            why = f"{message.sender}: a change that is absurdly long"
-            world.record(ContributionRefused(at=world.now, node=world.name, name="change", why=why))
-            read = dataclasses.replace(read, change=read.change * np.float32(scale))
-        self._clocks[message.sender] = max(self._clocks[message.sender], self._began[message.sender] + step)
-        self._silent.discard(message.sender)
-        self._arrived.append((message.sender, read))
-        self._heard.set()
-        record_push(world, f"change of {message.sender}", sent_s)
-
-    def _hear_of(self, sender: str, change: Vector) -> None:
         known = self._theirs.get(sender)
-        self._theirs[sender] = change if known is None else known + change
+        read, theirs, long = await world.offload(
+            lambda: self._read(message.body, step, known), values=self._replica.size
+        )
+        since = max(1, self._began[sender] + step - self._clocks[sender])
+        scale = self._lengths.scale(sender, long / since)
+        self._theirs[sender] = theirs
+        if scale != 1:
+            why = f"{sender}: a change that is absurdly long"
+            world.record(ContributionRefused(at=world.now, node=world.name, name="change", why=why))
+            read = dataclasses.replace(read, change=times(read.change, scale))
+        self._clocks[sender] = max(self._clocks[sender], self._began[sender] + step)
+        self._silent.discard(sender)
+        self._arrived.append((sender, read))
+        self._heard.set()
+        record_push(world, f"change of {sender}", sent_s)
+
+    def _read(self, body: Body, step: int, known: Vector | None) -> tuple[Told, Vector, float]:
+        """A peer's message, the sum of its changes with this one, and the norm of this one."""
+        read = self._wire.read(body, step)
+        return read, _sum(known, read.change), length(read.change)
 
     def _counts(self, sender: str, origin: Origin) -> bool:
         """Whether a change belongs to this node's run, and its sender has sent all earlier changes."""
@@ -338,51 +348,53 @@ class DeltaTalk(Talk):
             self._be_new()
         return sender in self._answered and origin == self._origin
 
-    def _begins_anew(self, message: Message) -> None:
-        assert self._changed is not None
-        assert self._base is not None
-        assert self._spawn is not None
+    async def _begins_anew(self, message: Message) -> None:
         number, is_new = ASK.unpack(message.head)
         if is_new:  # its earlier changes are from before its restart, and stay
             self._theirs.pop(message.sender, None)
         if number == 1 and message.sender not in self._answered:  # it may not have been running when it was asked
             self._ask(message.sender)
-        self._told[message.sender] = self._changed
+        replica, base, changed = self._replica, self._base, self._changed
+        self._told[message.sender] = changed
         self._busy_since_s[message.sender] = None
-        self._began[message.sender] = self._clocks[message.sender] = self._replica.steps
-        body = b""  # a new node has nothing to send
+        self._began[message.sender] = self._clocks[message.sender] = replica.steps
+        head = message.head + HEAD.pack(replica.steps, replica.world.now, *self._origin)
+        body: Buffer = b""  # a new node has nothing to send
         if not self._is_new:
-            buffers = self._replica.read(Quantity.BUFFERS).tobytes()
-            body = self._base.tobytes() + self._changed.tobytes() + buffers + self._own_work().tobytes()
-        head = message.head + HEAD.pack(self._replica.steps, self._replica.world.now, *self._origin)
-        self._spawn(self._replica.world.peer(message.sender).send(BASE, head, body))
+            body = await replica.world.offload(lambda: self._wire.write_base(base, changed), values=replica.size)
+        self._spawn(replica.world.peer(message.sender).send(BASE, head, body))
 
-    def _take_base(self, message: Message) -> None:
+    async def _take_base(self, message: Message) -> None:
         """Takes the run's initial model and all the sender's changes; the message is empty if the sender is new too."""
-        assert self._base is not None
+        sender = message.sender
         number, _ = ASK.unpack(message.head[: ASK.size])
-        if number != self._asked[message.sender]:
+        if number != self._asked[sender]:
             return
-        self._answered.add(message.sender)
+        self._answered.add(sender)
         if not message.body:
-            self._new_too.add(message.sender)
+            self._new_too.add(sender)
             return
-        size = self._base.nbytes
-        base = np.frombuffer(message.body[:size], dtype=np.float32)
-        if base.shape != self._base.shape or not all_finite(base):
-            raise ValueError(f"{len(message.body)} bytes are not what a model of {len(self._base)} began from")
         step, _, origin = read_head(message.head[ASK.size :])
-        told = read_told(self._replica, message.body[size:], len(self._base), floats)
+        read = partial(self._wire.read_base, message.body)
+        base, told = await self._replica.world.offload(read, values=self._replica.size)
         if self._is_new and (not self._base_is_there or origin < self._origin):
             self._base, self._base_is_there, self._origin = base, True, origin
             self._arrived.clear()
             self._theirs.clear()
         if origin == self._origin:
-            known = self._theirs.get(message.sender)
-            missing = told if known is None else dataclasses.replace(told, change=told.change - known)
-            self._hear_of(message.sender, missing.change)
-            self._arrived.append((message.sender, missing))
-        self._clocks[message.sender] = max(self._clocks[message.sender], self._began[message.sender] + step)
+            known = self._theirs.get(sender)
+            missing = told if known is None else dataclasses.replace(told, change=minus(told.change, known))
+            self._theirs[sender] = _sum(known, missing.change)
+            self._arrived.append((sender, missing))
+        self._clocks[sender] = max(self._clocks[sender], self._began[sender] + step)
 
     def _acknowledged(self, message: Message) -> None:
         self._busy_since_s[message.sender] = None
+
+
+def _sum(known: Vector | None, change: Vector) -> Vector:
+    return change if known is None else added([known, change])
+
+
+def _arrays(vectors: dict[str, Vector]) -> Saved:
+    return {name: as_array(values) for name, values in vectors.items()}

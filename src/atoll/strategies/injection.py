@@ -111,8 +111,8 @@ class TogetherTalk(Talk):
             talk.prepare()
 
     @property
-    def copies(self) -> int:
-        return sum(talk.copies for talk in self._talks)
+    def bytes_per_value(self) -> int:
+        return sum(talk.bytes_per_value for talk in self._talks)
 
     def start(self, spawn: Spawn) -> None:
         for talk in self._talks:

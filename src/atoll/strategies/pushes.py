@@ -20,7 +20,6 @@ from functools import partial
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from atoll.codecs import Codec
 from atoll.codecs.transform import Cosine, LowRank
@@ -34,7 +33,7 @@ from atoll.strategies.parts.whom import Acquaintance, Turn, Whom
 from atoll.strategies.replica import MOST_WORK, Quantity, Replica
 from atoll.strategies.talk import Spawn, Strategy, Talk, record_push
 from atoll.trace import ContributionRefused
-from atoll.vectors import Vector, all_finite, length
+from atoll.vectors import Vector, added, all_finite, as_array, length, minus, of_bytes, sealed
 from atoll.world.base import Lane, Message
 from atoll.world.hearing import hear
 
@@ -136,9 +135,9 @@ class PushTalk(Talk):
         self._initial = self._replica.read(Quantity.PARAMETERS)
 
     @property
-    def copies(self) -> int:
+    def bytes_per_value(self) -> int:
         images = 2 * len(self._peers) if self._codec else 0
-        return 2 + images + (LEAST_PAST if self._merge.remembers else 0)
+        return 4 * (2 + images + (LEAST_PAST if self._merge.remembers else 0))
 
     def start(self, spawn: Spawn) -> None:
         self._spawn = spawn
@@ -152,12 +151,12 @@ class PushTalk(Talk):
         spawn(hear(world, ACKNOWLEDGEMENT, self._acknowledged))
 
     async def after_step(self) -> bool:
-        replica, offload = self._replica, partial(self._replica.world.offload, values=self._replica.size)
+        replica = self._replica
         arrivals, self._arrivals = self._arrivals, []
-        merged = bool(arrivals) and await offload(lambda: self._take_in(arrivals))
+        merged = bool(arrivals) and await replica.touch(lambda: self._take_in(arrivals))
         if self._merge.remembers:
-            await offload(self._remember)
-        if replica.world.now >= self._silent_until_s and self._when(
+            await replica.touch(self._remember)
+        if replica.world.now >= self._silent_until_s and await self._when(
             replica, replica.steps - self._pushed_at_step, self._number
         ):
             self._pushed_at_step = replica.steps
@@ -193,7 +192,7 @@ class PushTalk(Talk):
         for arrival in arrivals:
             then = self._own.at(arrival.sent_s)
             own = self._replica.read(Quantity.PARAMETERS) if then is None else then
-            differs = arrival.values - own
+            differs = minus(arrival.values, own)
             scale = self._lengths.scale(arrival.sender, length(differs))
             if scale == 1:
                 found.append(arrival)
@@ -201,7 +200,7 @@ class PushTalk(Talk):
             why = f"{arrival.sender}: a model that is absurdly far away"
             world.record(ContributionRefused(at=world.now, node=world.name, name="push", why=why))
             if scale > 0:
-                found.append(replace(arrival, values=own + differs * np.float32(scale)))
+                found.append(replace(arrival, values=differs.mul_(scale).add_(own)))
         return found
 
     def _adopt(self, arrival: Arrival) -> None:
@@ -232,9 +231,8 @@ class PushTalk(Talk):
         targets = [name for name in chosen if world.peer(name).reachable]
         if not targets:
             return
-        offload = partial(world.offload, values=self._replica.size)
-        values = await offload(lambda: self._replica.read(Quantity.PARAMETERS))
-        if not await offload(lambda: all_finite(values)):
+        values = await self._replica.touch(lambda: self._replica.read(Quantity.PARAMETERS))
+        if not await world.offload(lambda: all_finite(values), values=len(values)):
             world.record(ContributionRefused(at=world.now, node=world.name, name="push", why="not finite"))
             return
         weight = 1.0
@@ -271,23 +269,23 @@ class PushTalk(Talk):
             if self._merge.conserves_mass:
                 self._arrivals.append(arrival)
 
-    def _write(self, name: str, number: int, arrival: Arrival) -> tuple[int, bytes]:
+    def _write(self, name: str, number: int, arrival: Arrival) -> tuple[int, Body]:
         """The number of the push that this push builds on, and the bytes of its message."""
         base, encoded = self._encode(name, number, arrival.values)
-        return base, b"".join([encoded, arrival.buffers.tobytes(), arrival.work.tobytes()])
+        return base, sealed(encoded, as_array(arrival.buffers), arrival.work.view(np.float32))
 
-    def _encode(self, name: str, number: int, values: Vector) -> tuple[int, bytes | memoryview]:
+    def _encode(self, name: str, number: int, values: Vector) -> tuple[int, torch.Tensor]:
         if self._codec is None:
-            return 0, values.data.cast("B")
+            return 0, values
         assert self._initial is not None
         there = self._there.get(name, _Image(self._initial))
         if there is None:  # send the whole model; base == number marks that
             self._offered[name] = _Image(values, number)
-            return number, values.data.cast("B")
-        encoded = self._codec.encode(torch.from_numpy(values - there.values), number)
-        decoded = self._codec.decode(encoded, len(values), number).numpy()
-        self._offered[name] = _Image(there.values + decoded, number)
-        return there.number, encoded.numpy().tobytes()
+            return number, values
+        encoded = self._codec.encode(minus(values, there.values), number)
+        decoded = self._codec.decode(encoded, len(values), number)
+        self._offered[name] = _Image(added([there.values, decoded]), number)
+        return there.number, encoded
 
     async def _take(self, message: Message) -> None:
         assert self._spawn is not None
@@ -318,7 +316,7 @@ class PushTalk(Talk):
         assert self._initial is not None
         if len(values) != len(self._initial) or not all_finite(values):
             raise ValueError(f"{len(values)} values are no model of {len(self._initial)}, or not finite")
-        buffers = np.frombuffer(message.body[size : size + buffer_bytes], dtype=np.float32)
+        buffers = of_bytes(message.body[size : size + buffer_bytes], device=self._replica.device)
         work = np.frombuffer(message.body[size + buffer_bytes :], dtype=np.int64)
         if not all_finite(buffers) or (work < 0).any() or (work > MOST_WORK).any():
             raise ValueError("buffers that are not finite, or work that nobody can have done")
@@ -327,21 +325,21 @@ class PushTalk(Talk):
 
     def _read_values(
         self, sender: str, number: int, base: int, body: Body
-    ) -> tuple[Vector, NDArray[np.bool_] | None] | None:
+    ) -> tuple[Vector, torch.Tensor | None] | None:
         """A peer's model, and its newly sent values; `None` if it builds on a push that this node does not have."""
+        device = self._replica.device
         if self._codec is None:
-            return np.frombuffer(body, dtype=np.float32), None
+            return of_bytes(body, device=device), None
         assert self._initial is not None
         told = None
         if base == number:
-            values = np.frombuffer(body, dtype=np.float32)
+            values = of_bytes(body, device=device)
         else:
             here = self._here.get(sender, _Image(self._initial))
             if here.number != base:
                 return None
-            encoded = torch.frombuffer(bytearray(body), dtype=torch.uint8)
-            change = self._codec.decode(encoded, len(here.values), number).numpy()
-            values = here.values + change
+            change = self._codec.decode(of_bytes(body, torch.uint8, device), len(here.values), number)
+            values = added([here.values, change])
             told = change != 0 if self._codec.sparse else None
         self._here[sender] = _Image(values, number)
         return values, told

@@ -6,8 +6,6 @@ line, the rule, and where it comes from.  To add a strategy, add a function here
 
 from typing import Annotated, Literal
 
-import numpy as np
-
 from atoll.codecs.sparse import ChunkTopK
 from atoll.codecs.transform import Cosine
 from atoll.collectives.flexible import Flexible
@@ -384,5 +382,4 @@ def demo(meeting: Meeting, *, keep: Count = 32, decay: Share = 0.999) -> Strateg
 
 def _signs(mean: Vector) -> Vector:
     """Signs as large as the mean is on average, so that the task's learning rate keeps its meaning."""
-    signs: Vector = np.sign(mean) * np.sqrt(np.mean(np.square(mean)))
-    return signs
+    return mean.sign() * mean.square().mean().sqrt()

@@ -5,9 +5,11 @@ or after the update; so only training touches parameters, and a strategy never s
 """
 
 import enum
-from typing import Protocol
+from collections.abc import Callable
+from typing import Protocol, TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from atoll.membership import Group
@@ -17,6 +19,7 @@ from atoll.world.base import World
 
 __all__ = ["BLOCK_VALUES", "MOST_WORK", "Quantity", "Replica", "Work"]
 
+T = TypeVar("T")
 Work = NDArray[np.int64]
 """How many samples of each member a model state includes, by the members' order."""
 BLOCK_VALUES = 1 << 20
@@ -59,6 +62,10 @@ class Replica(Protocol):
         """How many parameters the model has."""
 
     @property
+    def device(self) -> torch.device:
+        """Where the model's vectors are."""
+
+    @property
     def block_values(self) -> int:
         """How many values a block of its model has at most; the same on all nodes."""
 
@@ -69,6 +76,11 @@ class Replica(Protocol):
     @property
     def work(self) -> Work:
         """The work that the model includes."""
+
+    async def touch(self, work: Callable[[], T]) -> T:
+        """Runs `work`, which reads or changes the model, at a step boundary: beside the event loop; or at once if a GPU
+        does it, and only has to be told.
+        """
 
     def read(self, quantity: Quantity, span: slice = WHOLE) -> Vector:
         """A copy of all parameters, of their gradients, or of all buffers, as one vector; or of a span of them."""

@@ -5,11 +5,12 @@ from collections import deque
 from typing import Literal
 
 import numpy as np
+import torch
 
 from atoll.seeds import derive
 from atoll.strategies.replica import Quantity, Replica
 from atoll.strategies.talk import Spawn
-from atoll.vectors import Vector
+from atoll.vectors import Numbers, Vector, length, minus
 from atoll.world.base import Lane, Message
 from atoll.world.hearing import hear
 
@@ -31,9 +32,9 @@ class GradientChange:
     def start(self, replica: Replica, spawn: Spawn) -> None:
         """It needs no messages."""
 
-    def __call__(self, replica: Replica, steps_since: int) -> bool:  # noqa: ARG002 - the shape of a rule
-        gradient = replica.read(Quantity.GRADIENT)
-        norm = float(np.dot(gradient, gradient))
+    async def __call__(self, replica: Replica, steps_since: int) -> bool:  # noqa: ARG002 - the shape of a rule
+        gradient = await replica.touch(lambda: replica.read(Quantity.GRADIENT))
+        norm = await replica.world.offload(lambda: torch.dot(gradient, gradient).item(), values=len(gradient))
         if not np.isfinite(norm):
             return True
         self._norms.append(norm)
@@ -48,7 +49,7 @@ class GradientChange:
     def begins(self, now: float) -> None:
         """The time of exchanges has no effect."""
 
-    def agreed(self) -> None:
+    async def agreed(self) -> None:
         """The result of an exchange has no effect on the comparison of gradients."""
 
 
@@ -59,18 +60,21 @@ class Sketch:
 
     def __init__(self, size: int, seed: int) -> None:
         draw = np.random.default_rng(seed)
-        self._bucket = draw.integers(0, self.COLUMNS, (self.ROWS, size), dtype=np.int16)
-        self._sign = draw.integers(0, 2, (self.ROWS, size), dtype=np.int8) * 2 - 1
+        self._bucket = torch.from_numpy(draw.integers(0, self.COLUMNS, (self.ROWS, size), dtype=np.int16))
+        self._sign = torch.from_numpy(draw.integers(0, 2, (self.ROWS, size), dtype=np.int8) * 2 - 1)
 
-    def __call__(self, vector: Vector) -> Vector:
+    def __call__(self, vector: Vector) -> Numbers:
+        if self._sign.device != vector.device:
+            self._bucket, self._sign = self._bucket.to(vector.device), self._sign.to(vector.device)
         rows = [
-            np.bincount(bucket, weights=vector * sign, minlength=self.COLUMNS)
+            torch.bincount(bucket, weights=(vector * sign).double(), minlength=self.COLUMNS)
             for bucket, sign in zip(self._bucket, self._sign, strict=True)
         ]
-        return np.stack(rows).astype(np.float32).ravel()
+        found: Numbers = torch.cat(rows).float().cpu().numpy()
+        return found
 
     @classmethod
-    def squared_length(cls, sketch: Vector) -> float:
+    def squared_length(cls, sketch: Numbers) -> float:
         return float(np.median((sketch.reshape(cls.ROWS, cls.COLUMNS) ** 2).sum(1)))
 
 
@@ -97,7 +101,7 @@ class ModelDrift:
         self._calibrates = not theta
         self._share = share
         self._first = first
-        self._heard: dict[str, tuple[float, Vector]] = {}
+        self._heard: dict[str, tuple[float, Numbers]] = {}
         self._telling: set[str] = set()
         self._agreed: Vector | None = None
         self._direction: Vector | None = None
@@ -114,13 +118,11 @@ class ModelDrift:
             self._sketch = Sketch(len(self._agreed), derive(0, "sketch"))
         spawn(hear(replica.world, "drift", self._hear))
 
-    def __call__(self, replica: Replica, steps_since: int) -> bool:
-        assert self._agreed is not None
-        drift = replica.read(Quantity.PARAMETERS) - self._agreed
-        squared = float(np.dot(drift, drift))
+    async def __call__(self, replica: Replica, steps_since: int) -> bool:
+        values = await replica.touch(lambda: replica.read(Quantity.PARAMETERS))
+        squared, told = await replica.world.offload(lambda: self._look(values), values=len(values))
         if not np.isfinite(squared):
             return True  # only the others can help this node
-        told = self._summary(drift)
         self._tell(replica, squared, told)
         here = replica.group.view.members
         heard = [said for name, said in self._heard.items() if name in here]
@@ -132,22 +134,29 @@ class ModelDrift:
     def begins(self, now: float) -> None:
         self._called_s = now
 
-    def _summary(self, drift: Vector) -> Vector:
+    def _look(self, values: Vector) -> tuple[float, Numbers]:
+        """The drift's squared norm and its summary."""
+        assert self._agreed is not None
+        drift = torch.sub(values, self._agreed, out=values)
+        squared = torch.dot(drift, drift).item()
+        return squared, self._summary(drift)
+
+    def _summary(self, drift: Vector) -> Numbers:
         if self._sketch:
             return self._sketch(drift)
         if self._estimate == "linear":
-            along = 0.0 if self._direction is None else float(np.dot(drift, self._direction))
+            along = 0.0 if self._direction is None else torch.dot(drift, self._direction).item()
             return np.array([along], dtype=np.float32)
         return np.zeros(0, dtype=np.float32)
 
-    def _variance(self, told: list[tuple[float, Vector]]) -> float:
+    def _variance(self, told: list[tuple[float, Numbers]]) -> float:
         squares = float(np.mean([squared for squared, _ in told]))
         mean = np.mean([summary for _, summary in told], axis=0)
         if self._sketch:
             return max(0.0, squares - Sketch.squared_length(mean))
         return squares - float(mean[0]) ** 2 if self._estimate == "linear" else squares
 
-    def _tell(self, replica: Replica, squared: float, told: Vector) -> None:
+    def _tell(self, replica: Replica, squared: float, told: Numbers) -> None:
         assert self._spawn is not None
         for name in replica.members:
             if name != replica.world.name and name not in self._telling:
@@ -161,13 +170,11 @@ class ModelDrift:
         finally:
             self._telling.discard(name)
 
-    def agreed(self) -> None:
-        assert self._agreed is not None
+    async def agreed(self) -> None:
         assert self._replica is not None
-        values = self._replica.read(Quantity.PARAMETERS)
-        change = values - self._agreed
-        length = float(np.linalg.norm(change))
-        self._direction = change / np.float32(length) if length > 0 else None
+        replica = self._replica
+        values = await replica.touch(lambda: replica.read(Quantity.PARAMETERS))
+        self._direction = await replica.world.offload(lambda: self._direction_to(values), values=len(values))
         self._agreed = values
         self._heard.clear()  # earlier messages are about the drift before the exchange
         now = self._replica.world.now
@@ -175,6 +182,12 @@ class ModelDrift:
             exchanging = (now - self._called_s) / (now - self._agreed_s)
             self._theta *= min(2.0, max(0.5, (exchanging / self._share) ** 2))
         self._agreed_s = now
+
+    def _direction_to(self, values: Vector) -> Vector | None:
+        assert self._agreed is not None
+        change = minus(values, self._agreed)
+        moved = length(change)
+        return change.div_(moved) if moved > 0 else None
 
     def _hear(self, message: Message) -> None:
         (squared,) = self._HEAD.unpack(message.head)

@@ -42,8 +42,8 @@ class Talk:
         return False
 
     @property
-    def copies(self) -> int:
-        """How many copies of the model it holds at most, in float32, beyond what training needs."""
+    def bytes_per_value(self) -> int:
+        """How many bytes it holds at most for each value of the model, beyond what training needs."""
         return 0
 
     def save(self) -> Saved:

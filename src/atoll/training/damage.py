@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from atoll.seeds import derive
-from atoll.vectors import Vector
+from atoll.vectors import Vector, of_array
 from atoll.world.faults import Fault
 
 __all__ = ["Damage"]
@@ -32,7 +32,7 @@ class Damage:
         """The damaged result of a step."""
         for fault in faults:
             if fault.kind == "garbage":
-                after = self._draw.normal(size=len(after)).astype(np.float32)
+                after = of_array(self._draw.normal(size=len(after)), after.device)
             else:
-                after = before + np.float32(fault.factor) * (after - before)
+                after = before + fault.factor * (after - before)
         return after

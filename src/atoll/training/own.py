@@ -1,7 +1,8 @@
 """The base of every node's own model, trained by a task or by a user's script."""
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -19,6 +20,8 @@ from atoll.vectors import WHOLE, Vector
 from atoll.world.base import World
 
 __all__ = ["OwnReplica"]
+
+T = TypeVar("T")
 
 
 class OwnReplica(abc.ABC):
@@ -58,11 +61,18 @@ class OwnReplica(abc.ABC):
         return self._parameters.size
 
     @property
+    def device(self) -> torch.device:
+        return self._parameters.device
+
+    @property
     def global_step(self) -> int:
         """How many steps the model has had: the node's own, and those before the node received it."""
         return self._steps_before + self.steps
 
     # For strategies ---
+
+    async def touch(self, work: Callable[[], T]) -> T:
+        return await self.world.offload(work, values=self.size)
 
     def read(self, quantity: Quantity, span: slice = WHOLE) -> Vector:
         index = self._parameters

@@ -19,8 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from atoll.memory import empty
-from atoll.vectors import WHOLE, Vector
+from atoll.vectors import WHOLE, Vector, empty, zeros
 
 __all__ = ["Parameters", "Range", "local"]
 
@@ -48,7 +47,7 @@ class Parameters:
         self.ranges = tuple(Range(name, *span) for name, span in zip(trained, itertools.pairwise(ends), strict=True))
         self.size: int = ends[-1]
         self.buffer_size = sum(tensor.numel() for tensor in self._buffers)
-        self._device = self._tensors[0].device
+        self.device = self._tensors[0].device
         self._ends: list[int] = ends[1:]
 
     def _views(self, values: Tensor) -> list[Tensor]:
@@ -57,16 +56,15 @@ class Parameters:
     def read(self, span: slice = WHOLE) -> Vector:
         """A copy of all values, or of a span of them."""
         with self._parts(span) as parts:
-            return _read(parts, sum(part.numel() for part in parts), self._device)
+            return _read(parts, sum(part.numel() for part in parts), self.device)
 
     def write(self, values: Vector, span: slice = WHOLE) -> None:
         with self._parts(span) as parts:
             _write(parts, values)
 
     def add(self, change: Vector, span: slice = WHOLE) -> None:
-        given = _tensor(change).to(self._device)
         with torch.no_grad(), self._parts(span) as parts:
-            torch._foreach_add_(parts, _views(given, parts))
+            torch._foreach_add_(parts, _views(change, parts))
 
     @contextmanager
     def _parts(self, span: slice) -> Iterator[list[Tensor]]:
@@ -92,7 +90,7 @@ class Parameters:
 
     def read_buffers(self) -> Vector:
         """A copy of all buffers."""
-        return _read(self._buffers, self.buffer_size, self._device)
+        return _read(self._buffers, self.buffer_size, self.device)
 
     def write_buffers(self, values: Vector) -> None:
         _write(self._buffers, values)
@@ -101,15 +99,14 @@ class Parameters:
 
     def read_gradient(self) -> Vector:
         """A copy of all gradients; 0 for parameters without one."""
-        values = torch.zeros(self.size, device=self._device)
+        values = zeros(self.size, self.device)
         for view, tensor in zip(self._views(values), self._trained, strict=False):
             if tensor.grad is not None:
                 view.copy_(local(tensor.grad))
-        return _on_host(values)
+        return values
 
     def write_gradient(self, values: Vector) -> None:
-        given = _tensor(values).to(self._device)
-        for view, tensor in zip(self._views(given), self._trained, strict=False):
+        for view, tensor in zip(self._views(values), self._trained, strict=False):
             if tensor.grad is not None and hasattr(tensor.grad, "to_local"):
                 local(tensor.grad).copy_(view)
             else:
@@ -126,35 +123,23 @@ def _views(values: Tensor, tensors: list[Tensor]) -> list[Tensor]:
 
 
 def _read(tensors: list[Tensor], size: int, device: torch.device) -> Vector:
-    values = torch.from_numpy(empty(size)) if device.type == "cpu" else torch.empty(size, device=device)
+    values = empty(size, device)
     if tensors:
         with torch.no_grad():
             torch._foreach_copy_(_views(values, tensors), tensors)
-    return _on_host(values)
+    return values
 
 
 def _write(tensors: list[Tensor], values: Vector) -> None:
     if tensors:
         with torch.no_grad():
-            torch._foreach_copy_(tensors, _views(_tensor(values).to(tensors[0].device), tensors))
+            torch._foreach_copy_(tensors, _views(values, tensors))
 
 
 def local(tensor: Tensor) -> Tensor:
     """The part of a tensor that this process has: all of it, unless it is sharded."""
     part: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     return part
-
-
-def _on_host(values: Tensor) -> Vector:
-    """Copies to the host; from a GPU through pinned memory, which is several times as fast and is reused by torch."""
-    if values.is_cuda:
-        values = torch.empty(values.shape, dtype=values.dtype, pin_memory=True).copy_(values)
-    found: Vector = values.cpu().numpy()
-    return found
-
-
-def _tensor(values: Vector) -> Tensor:
-    return torch.from_numpy(values if values.flags.writeable else values.copy())  # torch has no read-only tensors
 
 
 def _like(view: Tensor, tensor: Tensor) -> Tensor:

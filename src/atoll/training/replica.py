@@ -112,7 +112,7 @@ class TrainedReplica(OwnReplica):
 
     def test(self) -> float:
         """The measure of the current model; `nan` becomes the worst value."""
-        measure = self._tester(self.model, np.concatenate([self._parameters.read(), self._parameters.read_buffers()]))
+        measure = self._tester(self.model, torch.cat([self._parameters.read(), self._parameters.read_buffers()]))
         return finite_measure(measure, rising=self._task.rising)
 
     # For strategies ---

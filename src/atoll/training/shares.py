@@ -15,7 +15,7 @@ from atoll.training.damage import Damage
 from atoll.training.replica import TrainedReplica
 from atoll.training.shards import parse_shards
 from atoll.training.task import Task
-from atoll.vectors import Vector
+from atoll.vectors import Vector, bytes_of
 from atoll.world.base import World
 from atoll.world.faults import Fault
 
@@ -112,7 +112,7 @@ class Tester:
         self._known: dict[bytes, float] = {}
 
     def __call__(self, model: nn.Module, values: Vector) -> float:
-        digest = hashlib.blake2b(values.tobytes(), digest_size=16).digest()
+        digest = hashlib.blake2b(bytes_of(values), digest_size=16).digest()
         if digest not in self._known:
             if len(self._known) >= 64:
                 self._known.pop(next(iter(self._known)))

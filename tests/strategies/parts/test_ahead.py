@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll.strategies.parts.ahead import Ahead, Blend, Consensus, FirstSteps, OwnSteps, SharedSteps, Steps
-from atoll.vectors import Vector
+from atoll.vectors import Vector, added, of_array
 
 
 def vector(*values: float) -> Vector:
-    return np.array(values, dtype=np.float32)
+    return of_array(np.array(values))
 
 
 def test_own_steps_stay_where_they_are() -> None:
@@ -84,7 +84,7 @@ def test_consensus_finds_what_all_agree_on() -> None:
     parts = [Consensus(pull=1.0) for _ in wants]
     models = [0.0, 0.0, 0.0]
     for _ in range(60):
-        mean = vector(np.mean([part.contribution(vector(x))[0] for part, x in zip(parts, models, strict=True)]))
+        mean = added([part.contribution(vector(x)) for part, x in zip(parts, models, strict=True)]) / 3
         models = [
             float((mean + part(mean, vector(x), vector(0), Steps(1, 0)))[0])
             for part, x in zip(parts, models, strict=True)

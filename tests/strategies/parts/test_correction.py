@@ -6,6 +6,7 @@ from hypothesis.extra import numpy as hnp
 
 from atoll.strategies import parse_strategy
 from atoll.strategies.parts.correction import FADES, VarianceReduced
+from atoll.vectors import of_array
 from atoll.world.base import World
 from tests.strategies.nodes import Numbers, VectorReplica, run_strategy
 from tests.world.networks import network
@@ -22,7 +23,7 @@ def test_after_one_round_nodes_that_are_unlike_move_together() -> None:
     spread: dict[int, list[Numbers]] = {}
 
     def look(replica: VectorReplica) -> None:
-        spread.setdefault(replica.steps, []).append(replica.values)
+        spread.setdefault(replica.steps, []).append(replica.array)
 
     run_strategy(CALM, parse_strategy("vrl:every=4"), apart, steps=12, look=look)
     assert np.ptp(spread[3], axis=0).max() == 3  # the first round is not corrected
@@ -62,16 +63,16 @@ class Nodes:
     def step(self, here: list[int], moves: Numbers) -> None:
         for i in here:
             correction = self.parts[i].step()
-            self.models[i] += moves[i] + (0 if correction is None else correction)
+            self.models[i] += moves[i] + (0 if correction is None else correction.numpy())
 
     def meet(self, here: list[int]) -> None:
         given = []
         for i in here:
             corrections = self.parts[i].begin()
-            given.append(self.models[i] - (0 if corrections is None else corrections))
+            given.append(self.models[i] - (0 if corrections is None else corrections.numpy()))
         mean = np.mean(given, axis=0)
         for i, gave in zip(here, given, strict=True):
-            self.parts[i].learn(mean - gave)
+            self.parts[i].learn(of_array(mean - gave))
             self.models[i] = mean
 
 
@@ -90,7 +91,7 @@ def test_rounds_of_some_keep_what_stands_for_the_others() -> None:
         for _ in range(steps):
             group.step(left, pulls)
         group.meet(left)
-    stands = sum(float(FADES) ** step for step in range(1, 16))
+    stands = sum(FADES**step for step in range(1, 16))
     own, others = 1 + 15 / 2 - stands / 4, 1 + stands / 4
     assert group.models[0] == pytest.approx(np.array([own, own, others, others]), rel=1e-5)
     for i in everybody:

@@ -6,12 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atoll.strategies.parts.outer import HeavyBall, Nesterov, TakeMean
+from atoll.vectors import of_array
 
 
 def test_the_mean_is_taken_as_it_is() -> None:
-    outer = TakeMean()
-    outer.start(np.zeros(2, dtype=np.float32))
-    assert outer(np.array([1, 2], dtype=np.float32)).tolist() == [1, 2]
+    assert TakeMean()(torch.zeros(2), torch.tensor([1.0, 2.0])).tolist() == [1, 2]
 
 
 @settings(deadline=None)
@@ -20,23 +19,35 @@ def test_the_mean_is_taken_as_it_is() -> None:
 )
 def test_nesterov_is_torchs(rate: float, momentum: float, rounds: int, seed: int) -> None:
     draw = np.random.default_rng(seed)
-    initial = draw.normal(size=5).astype(np.float32)
-    theta = torch.nn.Parameter(torch.tensor(initial))
+    anchor = of_array(draw.normal(size=5))
+    theta = torch.nn.Parameter(anchor.clone())
     reference = torch.optim.SGD([theta], lr=rate, momentum=momentum, nesterov=True)
     outer = Nesterov(rate=rate, momentum=momentum)
-    outer.start(initial)
     for _ in range(rounds):
-        mean = theta.detach().numpy() + draw.normal(size=5).astype(np.float32)
-        theta.grad = theta.detach() - torch.tensor(mean)
+        mean = theta.detach() + of_array(draw.normal(size=5))
+        theta.grad = theta.detach() - mean
         reference.step()
-        np.testing.assert_allclose(outer(mean), theta.detach().numpy(), rtol=1e-3, atol=1e-3)
+        anchor = outer(anchor, mean)
+        np.testing.assert_allclose(anchor, theta.detach(), rtol=1e-3, atol=1e-3)
 
 
 def test_without_momentum_at_rate_one_it_is_the_mean() -> None:
     outer = Nesterov(rate=1.0, momentum=0.0)
-    outer.start(np.zeros(3, dtype=np.float32))
-    mean = np.array([1, -2, 3], dtype=np.float32)
-    assert outer(mean).tolist() == mean.tolist()
+    assert outer(torch.zeros(3), torch.tensor([1.0, -2.0, 3.0])).tolist() == [1, -2, 3]
+
+
+def test_what_is_kept_in_half_precision_moves_alike() -> None:
+    """Momentum that is rounded to bfloat16 stays within a few hundredths of itself."""
+    exact, rough = Nesterov(rate=0.7, momentum=0.9), Nesterov(rate=0.7, momentum=0.9)
+    one, other = torch.zeros(1000), torch.zeros(1000).bfloat16()
+    draw = torch.Generator().manual_seed(0)
+    for _ in range(20):
+        change = torch.randn(1000, generator=draw)
+        moved = [exact(one, one + change) - one, rough(other, other + change) - other]
+        assert rough._buffer is not None
+        assert rough._buffer.dtype == torch.bfloat16
+        assert moved[1].dtype == torch.float32
+        assert (moved[0] - moved[1]).abs().max() < 0.05 * moved[0].abs().max()
 
 
 def test_nolocos_rule_as_it_is_written() -> None:
@@ -45,14 +56,14 @@ def test_nolocos_rule_as_it_is_written() -> None:
     slow = [draw.normal(size=4), draw.normal(size=4)]
     moves = [np.zeros(4), np.zeros(4)]
     outers = [HeavyBall(rate=0.7, momentum=0.5), HeavyBall(rate=0.7, momentum=0.5)]
-    for outer, phi in zip(outers, slow, strict=True):
-        outer.start(phi.astype(np.float32))
+    anchors = [of_array(phi) for phi in slow]
     for _ in range(5):
         fast = [phi + draw.normal(size=4) for phi in slow]
         learned = np.mean([theta - phi for theta, phi in zip(fast, slow, strict=True)], axis=0)
         middle = np.mean(slow, axis=0)
         moves = [0.5 * move + 0.7 * learned + 0.7 * (middle - phi) for move, phi in zip(moves, slow, strict=True)]
         slow = [phi + move for phi, move in zip(slow, moves, strict=True)]
-        mean = np.mean(fast, axis=0).astype(np.float32)
-        for outer, phi in zip(outers, slow, strict=True):
-            np.testing.assert_allclose(outer(mean.copy()), phi, rtol=1e-4, atol=1e-5)
+        mean = np.mean(fast, axis=0)
+        anchors = [outer(anchor, of_array(mean)) for outer, anchor in zip(outers, anchors, strict=True)]
+        for anchor, phi in zip(anchors, slow, strict=True):
+            np.testing.assert_allclose(anchor, phi, rtol=1e-4, atol=1e-5)

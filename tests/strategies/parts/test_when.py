@@ -1,3 +1,4 @@
+import asyncio
 from types import SimpleNamespace
 from typing import cast
 
@@ -39,7 +40,7 @@ def moving(world: World) -> tuple[Numbers, Numbers]:
 
 
 def test_every() -> None:
-    assert [Every(3)(NOBODY, steps, 0) for steps in range(5)] == [False, False, False, True, True]
+    assert [asyncio.run(Every(3)(NOBODY, steps, 0)) for steps in range(5)] == [False, False, False, True, True]
 
 
 def test_paced_lets_the_quick_ones_work_instead_of_waiting() -> None:
@@ -85,10 +86,10 @@ def test_after_a_view_models_are_averaged_a_few_times() -> None:
         group = SimpleNamespace(view=SimpleNamespace(number=0))
 
     replica, when = Grouped(), AfterAView()
-    assert not when(cast("Replica", replica), 100, 0), "all begin alike"
+    assert not asyncio.run(when(cast("Replica", replica), 100, 0)), "all begin alike"
     replica.group.view.number = 3
     asked = [(0, 0), (5, 1), (20, 1), (25, 3), (100, 4)]
-    assert [when(cast("Replica", replica), steps, number) for steps, number in asked] == [
+    assert [asyncio.run(when(cast("Replica", replica), steps, number)) for steps, number in asked] == [
         True,
         False,
         True,

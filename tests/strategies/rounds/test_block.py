@@ -1,4 +1,5 @@
 import numpy as np
+import torch
 
 from atoll.collectives.reduce import Reduced
 from atoll.strategies.parts.ahead import OwnSteps, SharedSteps, Steps
@@ -6,16 +7,21 @@ from atoll.strategies.parts.correction import Uncorrected
 from atoll.strategies.parts.outer import Nesterov, TakeMean
 from atoll.strategies.rounds.block import Block
 from atoll.strategies.rounds.fragment import Fragment
+from atoll.vectors import CPU, Numbers, Vector
 
 
-def vector(*values: float) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
-    return np.array(values, dtype=np.float32)
+def vector(*values: float) -> Vector:
+    return torch.tensor(values, dtype=torch.float32)
+
+
+def tail(weight: float) -> Numbers:
+    return np.array([weight], dtype=np.float32)
 
 
 def test_a_round_that_is_given_up_costs_nothing() -> None:
     """What a codec had not sent, and what a node had kept of its own steps, goes with the next one."""
     ahead = SharedSteps(reach=0.0)
-    block = Block(slice(0, 2), TakeMean(), ahead, Uncorrected(), 1.0, absolute=False)
+    block = Block(slice(0, 2), TakeMean(), ahead, Uncorrected(), 1.0, absolute=False, device=CPU)
     block.start(vector(0, 0))
     ahead(vector(0, 0), vector(1, 1), vector(1, 1), Steps(1, 1))
     ahead(vector(0, 0), vector(1, 1), vector(1, 1), Steps(2, 1))  # keeps one step of 1
@@ -33,18 +39,20 @@ def test_a_round_that_is_given_up_costs_nothing() -> None:
 def test_who_has_nothing_left_to_learn_takes_what_others_have_learned() -> None:
     """Its own change is next to nothing, so a sound mean is many times as long; one that is absurd is not taken."""
     for mean, sound in ((1.0, True), (1e4, False)):
-        block = Block(slice(0, 2), TakeMean(), OwnSteps(), Uncorrected(), 1.0, absolute=False)
+        block = Block(slice(0, 2), TakeMean(), OwnSteps(), Uncorrected(), 1.0, absolute=False, device=CPU)
         block.start(vector(10, 10))
         assert block.begin(vector(10, 10.000001))
         own = block.payload(vector(10, 10.000001), 1.0)
         assert own is not None
-        found = block.receive(Reduced(vector(mean, mean), vector(1.0)), own)
+        found = block.receive(Reduced(vector(mean, mean), tail(1.0)), own)
         assert Fragment([block]).accepts([found.examined]) is sound
 
 
 def test_whatever_was_before_all_who_begin_from_the_same_go_on_alike() -> None:
     def block() -> Block:
-        made = Block(slice(0, 2), Nesterov(rate=0.7, momentum=0.9), OwnSteps(), Uncorrected(), 1.0, absolute=True)
+        made = Block(
+            slice(0, 2), Nesterov(rate=0.7, momentum=0.9), OwnSteps(), Uncorrected(), 1.0, absolute=True, device=CPU
+        )
         made.start(vector(0, 0))
         return made
 
@@ -58,25 +66,25 @@ def test_whatever_was_before_all_who_begin_from_the_same_go_on_alike() -> None:
             each.agree(each.follows(vector(value, value)), None)
         assert one.agreed is not None
         assert other.agreed is not None
-        assert one.agreed.tobytes() == other.agreed.tobytes()
+        assert torch.equal(one.agreed, other.agreed)
     assert one.agreed is not None
     assert one.agreed.tolist() != [6, 6], "the second mean goes through the optimiser again"
 
 
 def test_what_still_runs_when_a_round_is_abandoned_changes_nothing() -> None:
     """Its thread cannot be stopped.  Residuals were lost, or counted twice."""
-    block = Block(slice(0, 2), TakeMean(), OwnSteps(), Uncorrected(), 1.0, absolute=False)
+    block = Block(slice(0, 2), TakeMean(), OwnSteps(), Uncorrected(), 1.0, absolute=False, device=CPU)
     block.start(vector(0, 0))
     block.feedback.keep(vector(10, 20))
     assert block.begin(vector(3, 3))
     block.abandon(vector(3, 3))
     own = block.payload(vector(3, 3), 1.0)
     assert own is not None
-    late = block.receive(Reduced(vector(1, 1), vector(1.0), unsent=vector(5, 5)), own)
+    late = block.receive(Reduced(vector(1, 1), tail(1.0), unsent=vector(5, 5)), own)
     assert block.begin(vector(3, 3))
     again = block.payload(vector(3, 3), 1.0)
     assert again is not None
     assert again.values.tolist() == [13, 23]
-    block.commit(late)
+    block.commit(late.unsent)
     assert block.feedback.kept is not None
     assert block.feedback.kept.tolist() == [5, 5]

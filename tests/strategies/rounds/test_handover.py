@@ -5,6 +5,7 @@ from typing import cast
 
 import numpy as np
 import pytest
+import torch
 
 from atoll.strategies import parse_strategy
 from atoll.strategies.rounds import handover
@@ -84,8 +85,8 @@ def test_a_state_that_is_not_finite_is_refused_and_so_is_its_host(monkeypatch: p
     def spoilt(rounds: ModelRounds) -> list[Vector] | None:
         found = out(rounds)
         if rounds._replica.world.name == "1":
-            found = [np.full(block.span.stop, np.nan, dtype=np.float32) for block in rounds._driver.blocks]
-            found.append(np.zeros(0, dtype=np.float32))
+            found = [torch.full((block.size,), np.nan) for block in rounds._driver.blocks]
+            found.append(torch.zeros(0))
         return found
 
     out = ModelRounds._to_hand_out
@@ -98,7 +99,7 @@ def test_a_state_that_is_not_finite_is_refused_and_so_is_its_host(monkeypatch: p
     replicas = run_strategy(net, parse_strategy("allreduce:every=4"), alike, steps=120, trace=events, script=away)
     refused = [event for event in events.all if isinstance(event, ContributionRefused)]
     assert any(event.name.startswith("state") and event.node == "0" and "not finite" in event.why for event in refused)
-    assert all(np.isfinite(replica.values).all() for replica in replicas.values())
+    assert all(np.isfinite(replica.array).all() for replica in replicas.values())
 
 
 def test_who_was_handed_a_model_does_not_hold_the_others_back() -> None:
@@ -114,7 +115,7 @@ def test_who_was_handed_a_model_does_not_hold_the_others_back() -> None:
         lambda _: (np.zeros(4), np.ones(4)),
         steps=100,
         script=late,
-        look=lambda replica: seen[replica.world.name].append(float(replica.values[0])),
+        look=lambda replica: seen[replica.world.name].append(float(replica.array[0])),
     )
     assert min(np.diff(seen["0"])) > -1, "a model never goes back"
     assert max(seen["2"]) > 100, "and the third has it in the end"

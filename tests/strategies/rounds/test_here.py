@@ -115,7 +115,7 @@ def test_who_is_cut_off_comes_back_with_what_it_learned(gone: str) -> None:
     alone = [event for event in events.exchanges() if 16 < event.at < 39 and event.node in others]
     assert len(alone) >= 3 * 18, "the others hardly notice"
     assert not any(isinstance(event, Joined) for event in events.all), "nothing needs to be handed over"
-    ends = [replica.values for replica in replicas.values()]
+    ends = [replica.array for replica in replicas.values()]
     place = int(gone)
     # A quarter of its steps, those alone included: the mean of what everybody has changed since they last agreed.
     assert ends[0][place] == pytest.approx(130 / 4, rel=0.15)
@@ -136,7 +136,7 @@ def test_in_any_weather_all_who_took_a_result_hold_the_same(seed: int, spec: str
     replicas = run_strategy(net, parse_strategy(spec), apart, steps=120, seed=seed, trace=events, physics=Physics())
     events.check()
     for replica in replicas.values():
-        assert np.isfinite(replica.values).all()
+        assert np.isfinite(replica.array).all()
         assert (replica.work <= 120).all()
 
 
@@ -152,7 +152,7 @@ def test_who_holds_something_else_after_a_round_is_found_out(monkeypatch: pytest
         found = honest(block, result, own)
         if found.mean is None or place != 1 or calls[id(block)] != 5:
             return found
-        return found._replace(mean=found.mean + np.float32(1))
+        return found._replace(mean=found.mean + 1)
 
     monkeypatch.setattr(Block, "receive", wrong)
     net = network('[[node]]\ncount = 3\nstep_s = 0.5\n[[link]]\namong = "*"\nlatency_ms = 20')

@@ -1,5 +1,5 @@
-import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -8,7 +8,7 @@ from atoll.vectors import Vector
 
 
 def held(value: float) -> list[Vector]:
-    return [np.full(2, value, dtype=np.float32)]
+    return [torch.full((2,), float(value))]
 
 
 def standing(lineage: Lineage, work: tuple[int, ...] = (1, 1, 1)) -> Standing:
@@ -170,9 +170,9 @@ def test_who_has_begun_with_all_others_keeps_what_it_has() -> None:
 
 
 def test_a_lineage_can_be_saved() -> None:
-    own = Lineage([np.full(1, value, dtype=np.float32) for value in range(12)], ("x", 0), is_new=True)
-    own.agreed("1.a", 2, [np.full(1, -value, dtype=np.float32) for value in range(12)])
-    other = Lineage([])
+    own = Lineage([torch.full((1,), float(value)) for value in range(12)], ("x", 0), is_new=True)
+    own.agreed("1.a", 2, [torch.full((1,), float(-value)) for value in range(12)])
+    other = Lineage([torch.zeros(1) for _ in range(12)])
     other.load({name: own.save()[name] for name in sorted(own.save())})
     assert other.agreements == own.agreements
     assert [float(each[0]) for each in other.held] == [-value for value in range(12)]

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+import torch
 
 from atoll.network import Network, load_network
 from atoll.strategies import parse_strategy
@@ -22,7 +23,7 @@ def test_after_a_round_everyone_has_the_mean(via: str) -> None:
 
     def look(replica: VectorReplica) -> None:
         if replica.steps % 2 == 0:
-            seen.setdefault(replica.steps, []).append(replica.values.tobytes())
+            seen.setdefault(replica.steps, []).append(replica.array.tobytes())
 
     run_strategy(FAST, parse_strategy(f"allreduce:every=2,via={via}"), by_rank, steps=12, look=look)
     # Means: they begin at 1 and move by 2 a step.
@@ -36,7 +37,7 @@ def test_a_gradient_is_averaged_before_it_is_used() -> None:
         FAST, parse_strategy("allreduce:quantity=gradient"), lambda world: (np.zeros(3), by_rank(world)[1][:3]), steps=7
     )
     for replica in replicas.values():
-        np.testing.assert_allclose(replica.values, 14.0, rtol=1e-6)
+        np.testing.assert_allclose(replica.array, 14.0, rtol=1e-6)
 
 
 def test_work_is_included_once() -> None:
@@ -49,7 +50,7 @@ def test_weights_by_work() -> None:
     """Where all have done the same number of steps it is the mean."""
     replicas = run_strategy(FAST, parse_strategy("allreduce:every=4,merge=work"), by_rank, steps=8)
     for replica in replicas.values():
-        np.testing.assert_allclose(replica.values, 17.0, rtol=1e-5)
+        np.testing.assert_allclose(replica.array, 17.0, rtol=1e-5)
 
 
 SLOW = network(
@@ -76,7 +77,7 @@ def test_a_cut_makes_a_blocking_round_an_overlapped_one(quantity: str) -> None:
         look=look,
     )
     assert max(longest.values()) <= 1 + 2 + 0.1  # a step, and the two seconds that a round is waited for
-    ends = [replica.values for replica in replicas.values()]
+    ends = [replica.array for replica in replicas.values()]
     np.testing.assert_allclose(ends[0], ends[1], atol=3)  # who is done first takes part in no more rounds
     if quantity == "gradient":
         np.testing.assert_allclose(ends[0], 60 * 1.5, rtol=1e-5)  # everybody's steps, averaged
@@ -87,7 +88,7 @@ def test_a_cut_makes_a_blocking_round_an_overlapped_one(quantity: str) -> None:
 
 def test_overlapped_rounds_never_wait_and_lose_nothing() -> None:
     replicas = run_strategy(SLOW, parse_strategy("allreduce:overlap"), by_rank, steps=60)
-    ends = [replica.values for replica in replicas.values()]
+    ends = [replica.array for replica in replicas.values()]
     # The last rounds are still in the air when the steps end: the nodes are apart by at most a few steps' difference.
     assert np.abs(ends[0] - ends[1]).max() <= 3
     together = (ends[0] + ends[1]) / 2
@@ -121,7 +122,7 @@ def alike(world: World) -> tuple[Numbers, Numbers]:
 
 
 def drive_mean(spec: str, steps: int = 24) -> list[Numbers]:
-    return [replica.values for replica in run_strategy(FAST, parse_strategy(spec), alike, steps=steps).values()]
+    return [replica.array for replica in run_strategy(FAST, parse_strategy(spec), alike, steps=steps).values()]
 
 
 @pytest.mark.parametrize("codec", ["bf16", "int8", "int4", "bits2", "topk/0.2", "chunk/800", "randk/0.3", "dct/800"])
@@ -154,12 +155,12 @@ def test_a_contribution_that_is_not_finite_costs_that_contribution() -> None:
 
     def look(replica: VectorReplica) -> None:
         if replica.world.name == "1" and replica.steps == 3:
-            replica.values = np.array([1.0, np.nan, np.inf, 2.0], dtype=np.float32)
+            replica.array = np.array([1.0, np.nan, np.inf, 2.0])
 
     for spec in ("allreduce:every=4", "allreduce:every=4,codec=int8"):
         replicas = run_strategy(FAST, parse_strategy(spec), one_fails, steps=12, look=look)
         for replica in replicas.values():
-            np.testing.assert_allclose(replica.values, 12.0, rtol=1e-2)
+            np.testing.assert_allclose(replica.array, 12.0, rtol=1e-2)
 
 
 def test_sparseloco_says_little_and_agrees() -> None:
@@ -181,7 +182,7 @@ def test_a_correction_that_comes_one_step_late_is_not_overwritten() -> None:
         steps=20,
     )
     for replica in replicas.values():
-        np.testing.assert_allclose(replica.values, 20 * 1.5, rtol=1e-5)
+        np.testing.assert_allclose(replica.array, 20 * 1.5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -190,27 +191,27 @@ def test_a_correction_that_comes_one_step_late_is_not_overwritten() -> None:
 def test_where_nobody_has_anything_of_use_the_last_agreement_holds(spec: str) -> None:
     def look(replica: VectorReplica) -> None:
         if replica.steps == 6:
-            replica.values = np.full(4, np.nan, dtype=np.float32)
+            replica.array = np.full(4, np.nan, dtype=np.float32)
 
     replicas = run_strategy(FAST, parse_strategy(spec), lambda _: (np.full(4, 5.0), np.ones(4)), steps=10, look=look)
     for replica in replicas.values():
-        assert np.isfinite(replica.values).all()
-        assert replica.values.min() > 4, "not from nothing"
+        assert np.isfinite(replica.array).all()
+        assert replica.array.min() > 4, "not from nothing"
 
 
 def test_a_gradient_that_is_not_finite_costs_one_step() -> None:
     def look(replica: VectorReplica) -> None:
-        replica.step = np.full(4, np.nan if replica.steps == 3 and replica.world.name == "1" else 1.0, dtype=np.float32)
+        replica.step = torch.full((4,), np.nan if replica.steps == 3 and replica.world.name == "1" else 1.0)
 
     for spec in ("allreduce:quantity=gradient,overlap", "allreduce:quantity=gradient", "demo", "powersgd"):
         replicas = run_strategy(FAST, parse_strategy(spec), lambda _: (np.zeros(4), np.ones(4)), steps=12, look=look)
         for replica in replicas.values():
-            assert np.isfinite(replica.values).all()
-            assert replica.values.mean() > 4
+            assert np.isfinite(replica.array).all()
+            assert replica.array.mean() > 4
 
 
 def test_signs_are_the_same_for_all() -> None:
-    ends = [r.values for r in run_strategy(FAST, parse_strategy("demo"), alike, steps=6).values()]
+    ends = [r.array for r in run_strategy(FAST, parse_strategy("demo"), alike, steps=6).values()]
     assert all(end.tobytes() == ends[0].tobytes() for end in ends)
 
 
@@ -224,4 +225,4 @@ def test_a_node_that_is_alone_holds_no_rounds(spec: str) -> None:
         net, parse_strategy(spec), lambda _: (np.zeros(4), np.ones(4)), steps=60, trace=events, script=away
     )
     assert [event for event in events.exchanges() if event.at > 10] == []
-    assert replicas["0"].values.tolist() == [60.0] * 4
+    assert replicas["0"].array.tolist() == [60.0] * 4

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atoll.strategies.replica import Quantity, Replica
+from atoll.strategies.replica import Replica
 from atoll.strategies.rounds.trailer import Trailer
-from atoll.vectors import Vector
 
 
 class Worker:
@@ -19,17 +18,15 @@ class Worker:
         self.work = np.zeros(count, dtype=np.int64)
         self.work[rank] = work
 
-    def read(self, quantity: Quantity) -> Vector:
-        assert quantity is Quantity.BUFFERS
-        return np.array([self.rank, -self.rank], dtype=np.float32)
-
 
 @given(st.lists(st.integers(0, 2**40), min_size=1, max_size=9))
 def test_sums_of_tails_hold_everybodys_work_exactly(works: list[int]) -> None:
     report = np.array([0.5], dtype=np.float32)
-    tails = [
-        Trailer.own(cast("Replica", Worker(rank, len(works), work)), 2.0, report) for rank, work in enumerate(works)
-    ]
+    tails = []
+    for rank, work in enumerate(works):
+        tail = Trailer.own(cast("Replica", Worker(rank, len(works), work)), 2.0, 2, report)
+        Trailer.put(tail, len(works), np.array([rank, -rank], dtype=np.float32))
+        tails.append(tail)
     total = Trailer.read(np.sum(tails, axis=0, dtype=np.float32), len(works), 2)
     assert total is not None
     middle = (len(works) - 1) / 2
@@ -43,7 +40,7 @@ def test_sums_of_tails_hold_everybodys_work_exactly(works: list[int]) -> None:
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -1.0])
 @pytest.mark.parametrize("place", [0, 1, 4, 5])
 def test_a_sum_that_makes_no_sense_is_none(wrong: float, place: int) -> None:
-    tail = Trailer.own(cast("Replica", Worker(0, 2, 5)), 1.0, np.zeros(0, dtype=np.float32))
+    tail = Trailer.own(cast("Replica", Worker(0, 2, 5)), 1.0, 2, np.zeros(0, dtype=np.float32))
     assert Trailer.read(tail, 2, 2) is not None
     tail[place] = wrong
     assert Trailer.read(tail, 2, 2) is None

@@ -6,9 +6,7 @@ A part holds one node's state.  It receives every mean that the node applies, an
 import abc
 from typing import NamedTuple
 
-import numpy as np
-
-from atoll.vectors import Vector
+from atoll.vectors import Vector, length
 
 __all__ = ["Ahead", "Blend", "Consensus", "FirstSteps", "OwnSteps", "SharedSteps", "Steps"]
 
@@ -105,7 +103,7 @@ class FirstSteps(_Keeping):
     def __call__(self, mean: Vector, own: Vector, drift: Vector, steps: Steps) -> Vector:  # noqa: ARG002
         if steps.since <= TRUSTED_STEPS:
             return drift
-        ahead: Vector = drift * np.float32(TRUSTED_STEPS / steps.since)
+        ahead = drift * (TRUSTED_STEPS / steps.since)
         self.give_back(drift - ahead)
         return ahead
 
@@ -133,9 +131,9 @@ class SharedSteps(_Keeping):
             return drift
         interval = steps.then - last[1]
         share = min(1.0, interval / steps.since, TRUSTED_STEPS / steps.since)
-        movement = (mean - last[0]) * np.float32(self._reach * share * steps.since / interval)
-        movement *= np.float32(min(1.0, share * _length(drift) / max(_length(movement), 1e-30)))
-        ahead: Vector = movement + np.float32(1 - share) * drift
+        movement = (mean - last[0]) * (self._reach * share * steps.since / interval)
+        movement *= min(1.0, share * length(drift) / max(length(movement), 1e-30))
+        ahead = movement + (1 - share) * drift
         self.give_back(drift - ahead)
         return ahead
 
@@ -148,8 +146,7 @@ class Blend(Ahead):
 
     def __call__(self, mean: Vector, own: Vector, drift: Vector, steps: Steps) -> Vector:  # noqa: ARG002
         share = 2 * steps.since / (2 * steps.since + steps.members)
-        blended: Vector = (own - mean) * np.float32(share)
-        return blended
+        return (own - mean) * share
 
 
 class Consensus(Ahead):
@@ -166,7 +163,7 @@ class Consensus(Ahead):
     """
 
     def __init__(self, *, pull: float) -> None:
-        self._pull = np.float32(pull)
+        self._pull = pull
         self._agreed: Vector | None = None
         self._price: Vector | None = None
         self._is_of_others = False
@@ -192,7 +189,3 @@ class Consensus(Ahead):
         pull += self._price
         pull *= self._pull
         return pull
-
-
-def _length(vector: Vector) -> float:
-    return float(np.linalg.norm(vector))

@@ -6,14 +6,12 @@ round, and the result of that round shows how all nodes moved together.
 
 from typing import Protocol
 
-import numpy as np
-
 from atoll.vectors import Vector
 
 __all__ = ["FADES", "Correction", "Uncorrected", "VarianceReduced"]
 
 
-FADES = np.float32(0.9)
+FADES = 0.9
 """The decay per step of a correction that stands for unreachable nodes: it was right when they left, and becomes less
 so with every step.
 """
@@ -89,7 +87,7 @@ class VarianceReduced:
 
     def learn(self, missed: Vector) -> None:
         if self._steps_in_round:
-            self._correction = missed / np.float32(self._steps_in_round)
+            self._correction = missed / self._steps_in_round
 
     def here(self, *, everybody: bool) -> None:
         if everybody:

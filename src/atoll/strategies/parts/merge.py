@@ -10,11 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
+from torch import Tensor
 
 from atoll.strategies.replica import Quantity, Replica, Work
-from atoll.vectors import Vector
+from atoll.vectors import Vector, added, divide, minus, zeros
 
 __all__ = [
     "Arrival",
@@ -70,7 +69,7 @@ class Arrival:
     work: Work
     buffers: Vector
     weight: float = 1.0
-    told: NDArray[np.bool_] | None = None
+    told: Tensor | None = None
     """The values that the peer sent in this push; it sent the others earlier.  `None`: all are from this push."""
 
 
@@ -78,8 +77,7 @@ def average_buffers(replica: Replica, others: list[Vector]) -> None:
     """Sets buffers to the mean of the node's own and the arrived ones, however the weights are merged."""
     own = replica.read(Quantity.BUFFERS)
     if len(own):
-        mean: Vector = np.mean([own, *others], axis=0, dtype=np.float32)
-        replica.write(Quantity.BUFFERS, mean)
+        replica.write(Quantity.BUFFERS, divide(added([own, *others]), 1 + len(others)))
 
 
 class Merge(Protocol):
@@ -158,10 +156,9 @@ def _weighted(replica: Replica, arrivals: list[Arrival], weights: list[float]) -
     """X ← (x + Σ w·arrival) / (1 + Σ w)."""
     total = replica.read(Quantity.PARAMETERS)
     for arrival, weight in zip(arrivals, weights, strict=True):
-        total += np.float32(weight) * arrival.values
+        total += arrival.values * weight
         replica.include(arrival.work)
-    total /= np.float32(1 + sum(weights))
-    replica.write(Quantity.PARAMETERS, total)
+    replica.write(Quantity.PARAMETERS, divide(total, 1 + sum(weights)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,12 +193,12 @@ class Drift(_Copies):
     remembers = 32
 
     def __call__(self, replica: Replica, arrivals: list[Arrival], own: Own) -> None:
-        change = np.zeros_like(arrivals[0].values)
+        change = zeros(replica.size, replica.device)
         for arrival in arrivals:
             then = own.at(arrival.sent_s)
-            differs = arrival.values - (replica.read(Quantity.PARAMETERS) if then is None else then)
-            differs /= np.float32(1 + len(arrivals) + own.merged_since(arrival.sent_s))
-            change += differs if arrival.told is None else np.where(arrival.told, differs, np.float32(0))
+            differs = minus(arrival.values, replica.read(Quantity.PARAMETERS) if then is None else then)
+            divide(differs, 1 + len(arrivals) + own.merged_since(arrival.sent_s))
+            change += differs if arrival.told is None else differs * arrival.told
             replica.include(arrival.work)
         replica.add(Quantity.PARAMETERS, change)
         own.merged(replica.world.now, len(arrivals))

@@ -1,12 +1,12 @@
 """Outer optimisers: each member applies the same outer step to a round's mean.
 
-A part holds one node's state: the model that all members agreed on last (the anchor), and its state from the rounds
-before.  It receives every mean in order, so members that took part in the same rounds agree to the last bit.
+A part holds one node's state from the rounds before.  It receives every mean in order, and the values that all members
+agreed on last (the anchor), so members that took part in the same rounds agree to the last bit.
 """
 
 from typing import Protocol
 
-import numpy as np
+import torch
 
 from atoll.vectors import Vector, copied, minus
 
@@ -18,12 +18,12 @@ class Outer(Protocol):
 
     @property
     def copies(self) -> int:
-        """How many vectors it stores, beyond the anchor."""
+        """How many vectors it stores."""
 
-    def start(self, initial: Vector) -> None:
-        """Sets the model that all members start or restart from."""
+    def restart(self) -> None:
+        """Called when members start, or restart, from a common model."""
 
-    def __call__(self, mean: Vector) -> Vector:
+    def __call__(self, anchor: Vector, mean: Vector) -> Vector:
         """The model that all members agree on next; it takes the memory of the mean."""
 
 
@@ -32,10 +32,10 @@ class TakeMean:
 
     copies = 0
 
-    def start(self, initial: Vector) -> None:
-        """There is nothing to remember."""
+    def restart(self) -> None:
+        """There is nothing to forget."""
 
-    def __call__(self, mean: Vector) -> Vector:
+    def __call__(self, anchor: Vector, mean: Vector) -> Vector:  # noqa: ARG002 - the shape of the part
         return mean
 
 
@@ -48,28 +48,21 @@ class Nesterov:
     copies = 1
 
     def __init__(self, *, rate: float, momentum: float) -> None:
-        self._rate = np.float32(rate)
-        self._momentum = np.float32(momentum)
-        self._anchor: Vector | None = None
+        self._rate = rate
+        self._momentum = momentum
         self._buffer: Vector | None = None
         """`None`: zeros, which take no memory."""
 
-    def start(self, initial: Vector) -> None:
-        self._anchor, self._buffer = initial, None
+    def restart(self) -> None:
+        self._buffer = None
 
-    def __call__(self, mean: Vector) -> Vector:
-        assert self._anchor is not None, "started"
-        change = minus(self._anchor, mean)
-        if self._buffer is None:
-            self._buffer = copied(change)
-        else:
-            self._buffer *= self._momentum
-            self._buffer += change
-        step = np.multiply(self._buffer, self._momentum, out=mean)
+    def __call__(self, anchor: Vector, mean: Vector) -> Vector:
+        change = minus(anchor, mean)
+        self._buffer, now = _moved(self._buffer, self._momentum, change, anchor.dtype)
+        step = torch.mul(now, self._momentum, out=mean)
         step += change
         step *= self._rate
-        self._anchor = np.subtract(self._anchor, step, out=step)
-        return self._anchor
+        return torch.sub(anchor, step, out=step)
 
 
 class HeavyBall:
@@ -82,22 +75,26 @@ class HeavyBall:
     copies = 1
 
     def __init__(self, *, rate: float, momentum: float) -> None:
-        self._rate = np.float32(rate)
-        self._momentum = np.float32(momentum)
-        self._anchor: Vector | None = None
+        self._rate = rate
+        self._momentum = momentum
         self._move: Vector | None = None
 
-    def start(self, initial: Vector) -> None:
-        self._anchor, self._move = initial, None
+    def restart(self) -> None:
+        self._move = None
 
-    def __call__(self, mean: Vector) -> Vector:
-        assert self._anchor is not None, "started"
-        step = minus(mean, self._anchor)
-        step *= self._rate
-        if self._move is None:
-            self._move = step
-        else:
-            self._move *= self._momentum
-            self._move += step
-        self._anchor = np.add(self._anchor, self._move, out=mean)
-        return self._anchor
+    def __call__(self, anchor: Vector, mean: Vector) -> Vector:
+        step = minus(mean, anchor).mul_(self._rate)
+        self._move, now = _moved(self._move, self._momentum, step, anchor.dtype)
+        return torch.add(anchor, now, out=mean)
+
+
+def _moved(kept: Vector | None, momentum: float, change: Vector, dtype: torch.dtype) -> tuple[Vector, Vector]:
+    """μ·kept + change: as it is kept, and in full precision."""
+    if kept is None:
+        return copied(change, dtype), change
+    if kept.dtype == change.dtype:
+        kept *= momentum
+        kept += change
+        return kept, kept
+    now = copied(kept, change.dtype).mul_(momentum).add_(change)
+    return kept.copy_(now), now

@@ -24,7 +24,7 @@ class When(abc.ABC):
         """Called once, before the first step."""
 
     @abc.abstractmethod
-    def __call__(self, replica: Replica, steps_since: int, number: int) -> bool:
+    async def __call__(self, replica: Replica, steps_since: int, number: int) -> bool:
         """Asked at every boundary.
 
         Args:
@@ -37,7 +37,7 @@ class When(abc.ABC):
         """Whether it has to be asked."""
         return True
 
-    def agreed(self) -> None:  # noqa: B027
+    async def agreed(self) -> None:  # noqa: B027
         """Called when an exchange is done and the node has its result."""
 
 
@@ -47,7 +47,7 @@ class Every(When):
     def __init__(self, steps: int) -> None:
         self._steps = steps
 
-    def __call__(self, replica: Replica, steps_since: int, number: int) -> bool:  # noqa: ARG002 - the shape of the part
+    async def __call__(self, replica: Replica, steps_since: int, number: int) -> bool:  # noqa: ARG002 - the shape of the part
         return self.may_be_due(steps_since)
 
     def may_be_due(self, steps_since: int) -> bool:
@@ -59,7 +59,7 @@ class AfterAView(When):
 
     TIMES, STEPS = 4, 20
 
-    def __call__(self, replica: Replica, steps_since: int, number: int) -> bool:
+    async def __call__(self, replica: Replica, steps_since: int, number: int) -> bool:
         if replica.group.view.number == 0 or number >= self.TIMES:
             return False
         return number == 0 or steps_since >= self.STEPS
@@ -88,7 +88,7 @@ class Paced(When):
         self._world, self._spawn = replica.world, spawn
         spawn(hear(replica.world, "ready", self._hear))
 
-    def __call__(self, replica: Replica, steps_since: int, number: int) -> bool:
+    async def __call__(self, replica: Replica, steps_since: int, number: int) -> bool:
         now = replica.world.now
         if now > self._boundary_s:
             self._step_s, self._boundary_s = now - self._boundary_s, now
@@ -110,7 +110,7 @@ class Paced(When):
             if name != replica.world.name:
                 self._spawn(replica.world.peer(name).send("ready", ready, lane=Lane.CONTROL))
 
-    def agreed(self) -> None:
+    async def agreed(self) -> None:
         assert self._world is not None
         self._boundary_s = self._world.now  # waiting time is not part of a step
 
@@ -125,13 +125,13 @@ class Rule(Protocol):
 
     def start(self, replica: Replica, spawn: Spawn) -> None: ...
 
-    def __call__(self, replica: Replica, steps_since: int) -> bool:
+    async def __call__(self, replica: Replica, steps_since: int) -> bool:
         """Whether the node needs an exchange; asked at every boundary."""
 
     def begins(self, now: float) -> None:
         """Called when an exchange begins, whichever node asked for it."""
 
-    def agreed(self) -> None: ...
+    async def agreed(self) -> None: ...
 
 
 class Called(When):
@@ -153,10 +153,10 @@ class Called(When):
         spawn(hear(replica.world, "call", self._hear))
         self._rule.start(replica, spawn)
 
-    def __call__(self, replica: Replica, steps_since: int, number: int) -> bool:
+    async def __call__(self, replica: Replica, steps_since: int, number: int) -> bool:
         wanted = replica.group.view.number, number
         due = self._called >= wanted
-        if not due and self._rule(replica, steps_since):
+        if not due and await self._rule(replica, steps_since):
             due = True
             self._call(replica, wanted)
         if due:
@@ -170,8 +170,8 @@ class Called(When):
             if name != replica.world.name:
                 self._spawn(replica.world.peer(name).send("call", self._CALL.pack(*due), lane=Lane.CONTROL))
 
-    def agreed(self) -> None:
-        self._rule.agreed()
+    async def agreed(self) -> None:
+        await self._rule.agreed()
 
     def _hear(self, message: Message) -> None:
         view, number = self._CALL.unpack(message.head)

@@ -1,13 +1,14 @@
 """A block of the vector that rounds average, and the state of its rounds on one node.
 
 Blocks are a few megabytes.  All work on a model is done block by block, in parallel with training, so temporaries stay
-small and in the cache.
+small and in the cache.  What a block keeps from round to round is on the device of the model, in the strategy's `state`
+format: float32, or bfloat16 for half of the memory.
 """
 
 import math
 from typing import NamedTuple
 
-import numpy as np
+import torch
 
 from atoll.codecs import Feedback
 from atoll.collectives.reduce import Reduced
@@ -15,9 +16,9 @@ from atoll.state import Saved
 from atoll.strategies.parts.ahead import Ahead, Steps
 from atoll.strategies.parts.correction import Correction, Uncorrected
 from atoll.strategies.parts.outer import Outer
-from atoll.vectors import Vector, all_finite, copied, distance, length, minus, times
+from atoll.vectors import Vector, all_finite, as_array, copied, distance, divide, length, minus, of_array, times, zeros
 
-__all__ = ["Block", "Contribution", "Examined", "Received"]
+__all__ = ["Agreed", "Block", "Contribution", "Examined", "Received"]
 
 
 class Examined(NamedTuple):
@@ -53,9 +54,18 @@ class Received(NamedTuple):
     mean: Vector | None = None
     """`None`: no member contributed."""
     unsent: Vector | None = None
-    """The residual of this member's contribution."""
+    """The residual of this member's contribution, as it is kept."""
     missed: Vector | None = None
     """The mean minus the node's own contribution, for corrections."""
+
+
+class Agreed(NamedTuple):
+    """The values that all members hold after a round."""
+
+    values: Vector
+    """In full precision."""
+    kept: Vector
+    """As they are kept: rounds to come are of changes from these."""
 
 
 class Block:
@@ -75,6 +85,8 @@ class Block:
         *,
         absolute: bool,
         is_model: bool = True,
+        device: torch.device,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         self.span = span
         self.correction = correction
@@ -83,8 +95,10 @@ class Block:
         self.feedback = Feedback(decay=decay)
         self._absolute = absolute
         self._is_model = is_model
+        self._device = device
+        self._dtype = dtype
         self.agreed: Vector | None = None
-        """The values that all members agreed on in their last round."""
+        """The values that all members agreed on in their last round, as they are kept."""
         self._contributed: Vector | None = None
         self._not_own: Vector | None = None
         """Corrections in the model that sum to zero over all nodes: the node must not contribute them."""
@@ -101,13 +115,14 @@ class Block:
         return int(self.span.stop - self.span.start)
 
     @property
-    def copies(self) -> int:
-        """The most vectors that it holds: the previous, last and next agreed values; a snapshot; the residual before
-        and after a round; the state of outer optimisers, corrections and delayed means.
+    def bytes_per_value(self) -> int:
+        """The most memory that it needs: for the values that were agreed on before, last and next, the residual before
+        and after a round, the state of outer optimisers, corrections and delayed means; and for a snapshot.
         """
         kept = 0 if self._absolute else 2
         corrected = 0 if isinstance(self.correction, Uncorrected) else 4
-        return 4 + kept + corrected + self._outer.copies + (0 if self._ahead.adds else 2)
+        copies = 3 + kept + corrected + self._outer.copies + (0 if self._ahead.adds else 2)
+        return 4 + copies * self._dtype.itemsize
 
     @property
     def is_anew(self) -> bool:
@@ -117,41 +132,46 @@ class Block:
     @property
     def origin(self) -> Vector | None:
         """What members' values are changes of; `None` where they bring changes, or gradients."""
-        return self.agreed if self._absolute and self._is_model else None
+        if self.agreed is None or not (self._absolute and self._is_model):
+            return None
+        return self.agreed.float()
+
+    def kept(self, values: Vector) -> Vector:
+        """Values as the block keeps them."""
+        return values if values.dtype == self._dtype else copied(values, self._dtype)
 
     def receive(self, result: Reduced, own: Contribution) -> Received:
         """Examines a round's result.  All members have the same bytes and decide alike."""
         unsent = result.unsent if result.unsent is not None and all_finite(result.unsent) else None
+        kept = None if unsent is None else self.kept(unsent)
         weight = float(result.tail[0])
         if not math.isfinite(weight) or weight < 0 or not all_finite(result.total):
-            return Received(unsent=unsent)
+            return Received(unsent=kept)
         if weight == 0:
-            return Received(Examined(), unsent=unsent)
-        total = result.total if result.total.flags.writeable else copied(result.total)
-        mean: Vector = np.divide(total, np.float32(weight), out=total)
+            return Received(Examined(), unsent=kept)
+        mean = divide(result.total, weight)
         missed: Vector | None = None
         if own.weight > 0 and not isinstance(self.correction, Uncorrected):
             sent = own.values if result.unsent is None else own.values - result.unsent
-            missed = mean - sent / np.float32(own.weight)
+            missed = mean - sent / own.weight
         changed = distance(mean, 1.0, self.origin)
         agreed = 0.0 if self.agreed is None else length(self.agreed)
         if not self._absolute:
             assert self.agreed is not None
             mean += self.agreed
         examined = Examined(changed**2, own.moved**2, agreed**2, gave=own.weight > 0, counts=True)
-        return Received(examined, mean, unsent, missed)
+        return Received(examined, mean, kept, missed)
 
     @property
     def pulls(self) -> bool:
         return self._ahead.pulls
 
-    def pull(self, values: Vector) -> Vector:
-        found = self._ahead.pull(values)
-        return np.zeros_like(values) if found is None else found
+    def pull(self, values: Vector) -> Vector | None:
+        return self._ahead.pull(values)
 
     def start(self, initial: Vector) -> None:
-        self._outer.start(initial)
-        self.agreed = initial
+        self._outer.restart()
+        self.agreed = self.kept(initial)
 
     def collect(self, gradient: Vector) -> None:
         self._unshared = gradient if self._unshared is None else self._unshared + gradient
@@ -163,14 +183,19 @@ class Block:
         collected, self._unshared = self._unshared, None
         return collected
 
-    def begin(self, snapshot: Vector | None) -> bool:
+    def begin(self, snapshot: Vector | None, *, is_sound: bool = True) -> bool:
         """Begins a round with the current model; returns whether the model is usable."""
         self._contributed = None
-        if snapshot is None or not (self._ahead.adds or all_finite(snapshot)):  # who keeps nothing can see that later
+        if snapshot is None or not is_sound:
             return False
         self._contributed = self._ahead.contribution(snapshot)
         self._not_own = self.correction.begin()
         return True
+
+    @property
+    def sees_soundness_later(self) -> bool:
+        """Whether a snapshot may be found to be unusable while the round is in progress: nothing else depends on it."""
+        return self._ahead.adds
 
     def payload(self, snapshot: Vector | None, weight: float) -> Contribution | None:
         """The member's contribution to the round that it has begun; `None` if it is unusable."""
@@ -203,12 +228,13 @@ class Block:
             more = self._contributed - snapshot
             unused = more if unused is None else unused + more
         found = {"kept": kept, "unused": unused}
-        return {name: values for name, values in found.items() if values is not None}
+        return {name: as_array(values) for name, values in found.items() if values is not None}
 
     def load(self, saved: Saved) -> None:
-        self.feedback.keep(saved.get("kept"))
+        if "kept" in saved:
+            self.feedback.keep(of_array(saved["kept"], self._device, self._dtype))
         if "unused" in saved:
-            self._ahead.give_back(saved["unused"])
+            self._ahead.give_back(of_array(saved["unused"], self._device))
 
     def restart(self) -> None:
         """Called when the members of rounds have changed: the new ones do not know the earlier rounds."""
@@ -222,31 +248,32 @@ class Block:
         would depend on each node's history.
         """
         self.agreed = held
-        self._outer.start(held)
+        self._outer.restart()
         self._anew = True
         self.is_handed = self.is_handed or handed
 
     def unsent(self) -> Contribution:
         """The contribution that remains when the member has nothing new."""
-        return Contribution(self.feedback.given(np.zeros(self.size, dtype=np.float32)))
+        return Contribution(self.feedback.given(zeros(self.size, self._device)))
 
-    def commit(self, received: Received) -> None:
+    def commit(self, unsent: Vector | None) -> None:
         """A round is done: its residual goes with the next one."""
-        self.feedback.keep(received.unsent)
+        self.feedback.keep(unsent)
         self._contributed = None
 
-    def follows(self, mean: Vector | None) -> Vector:
-        """The values that all members agree on if they apply this mean.
+    def follows(self, mean: Vector | None) -> Agreed:
+        """The values that all members agree on if they apply this mean; it takes the memory of the mean.
 
         The agreement is not final yet: if the round is abandoned, the next begins from the last one (`begin_from`).
         """
         assert self.agreed is not None
         if mean is None:
-            return self.agreed
-        if not self._anew:
-            return self._outer(mean)
-        self._outer.start(mean)
-        return mean
+            return Agreed(self.agreed, self.agreed)
+        if self._anew:
+            self._outer.restart()
+        else:
+            mean = self._outer(self.agreed, mean)
+        return Agreed(mean, self.kept(mean))
 
     def change(self, agreed: Vector, snapshot: Vector | None) -> Vector | None:
         """What to add to a model that has made steps since the snapshot; `None` if that depends on more than these.
@@ -255,9 +282,9 @@ class Block:
         """
         if not self._ahead.adds or snapshot is None:
             return None
-        return np.subtract(agreed, snapshot, out=snapshot) if snapshot.flags.writeable else agreed - snapshot
+        return torch.sub(agreed, snapshot, out=snapshot)
 
-    def agree(self, agreed: Vector, missed: Vector | None) -> None:
+    def agree(self, agreed: Agreed, missed: Vector | None) -> None:
         """The member accepts the agreed result of a round.
 
         Args:
@@ -266,17 +293,17 @@ class Block:
         """
         if missed is not None and not self._anew:  # training apart does not predict the next steps
             self.correction.learn(missed)
-        self.agreed, self._anew = agreed, False
+        self.agreed, self._anew = agreed.kept, False
 
-    def on_top(self, own: Vector, snapshot: Vector, steps: Steps) -> Vector:
+    def on_top(self, agreed: Vector, own: Vector, snapshot: Vector, steps: Steps) -> Vector:
         """The member's model from now on.
 
         Args:
+            agreed: what all members agreed on.
             own: its model now.
             snapshot: its model when the round began.
             steps: the step of the snapshot, and the number of steps since.
         """
-        assert self.agreed is not None
         if steps.since == 0 and self._ahead.adds:
-            return self.agreed
-        return self.agreed + self._ahead(self.agreed, own, own - snapshot, steps)
+            return agreed
+        return agreed + self._ahead(agreed, own, own - snapshot, steps)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from atoll.vectors import Vector
+from atoll.vectors import Numbers
 
 __all__ = ["Choice"]
 
@@ -28,11 +28,11 @@ class Choice:
         ranked = sorted(self._names, key=lambda name: self._seconds[name])
         return ranked[min(1, len(ranked) - 1)] if self._rounds % 20 == 19 else ranked[0]
 
-    def report(self) -> Vector:
+    def report(self) -> Numbers:
         """This member's report of its last round: seconds and a count, in the place of the collective used."""
         return self._last
 
-    def learn(self, via: str, seconds: float, reports: Vector) -> None:
+    def learn(self, via: str, seconds: float, reports: Numbers) -> None:
         if self._fixed:
             return
         self._rounds += 1

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+import torch
+
 from atoll.collectives.reduce import Plain, Reduction, fitting
 from atoll.errors import StrategyError
 from atoll.strategies.parts.ahead import Ahead, OwnSteps
@@ -27,6 +29,8 @@ class Meeting:
     """How long a node waits for a round, in expected round times."""
     steady: bool = False
     """Whether the global batch size stays the same while nodes are unreachable: the others then use larger batches."""
+    state: Literal["float32", "bfloat16"] = "float32"
+    """The number format of what a node keeps between rounds: what was agreed on, what was not sent, momentum."""
     handover: Literal["auto", "model", "optimizer"] = "auto"
     """The state that a new node receives; `auto`: also the optimiser state where gradients are averaged, since models
     then stay equal only while their optimisers do.
@@ -84,7 +88,14 @@ class RoundParts:
     post: Post | None = None
     """What is made of a mean of gradients."""
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """The number format of what is kept."""
+        return torch.bfloat16 if self.meeting.state == "bfloat16" else torch.float32
+
     def __post_init__(self) -> None:
+        if self.dtype != torch.float32 and not self.ahead().adds:
+            raise StrategyError("state=bfloat16 keeps what a node adds to a late mean too roughly: expected ahead=own")
         if self.quantity is Quantity.GRADIENT and self.ahead.make is not OwnSteps:
             raise StrategyError("`ahead` is about models, and gradients are averaged: expected quantity=parameters")
         fitting(self.via, self.reduction())

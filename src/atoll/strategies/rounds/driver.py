@@ -19,6 +19,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from statistics import median
+from typing import NamedTuple
+
+import numpy as np
 
 from atoll.collectives import Judge, Round
 from atoll.collectives.judge import FAR_OUT_APART
@@ -35,7 +38,7 @@ from atoll.strategies.rounds.outcome import Averaged, BlockOutcome, Outcome, Pen
 from atoll.strategies.rounds.trailer import Trailer
 from atoll.strategies.talk import Spawn
 from atoll.trace import ContributionRefused, Exchanged, Waited
-from atoll.vectors import Vector, all_finite
+from atoll.vectors import Numbers, Vector, all_finite, as_array, of_array
 
 __all__ = ["FIRST_WAIT_S", "LEAST_WAIT_S", "Driver"]
 
@@ -51,6 +54,15 @@ HOPELESS_S, HOPELESS_ROUNDS = 60.0, 20.0
 """The time limit of a round, in seconds and in times of the last rounds."""
 GRACE_ROUNDS = 4
 """For how many rounds a node may be unreachable before the others continue without it."""
+
+
+class _Brought(NamedTuple):
+    """A member's part in a round."""
+
+    snapshots: list[Vector | None]
+    """Its own values, one vector per block; `None` where they are unusable."""
+    tail: Numbers
+    buffers: Vector
 
 
 class Driver:
@@ -89,7 +101,7 @@ class Driver:
         """Digests of the last rounds' results."""
         self._loss = math.nan
         """The node's own loss when it last agreed with others."""
-        self.buffers = replica.read(Quantity.BUFFERS)
+        self.buffers = as_array(replica.read(Quantity.BUFFERS))
         """The mean over all members after the last round."""
         self._first_wait_s = first_wait_s
         self._exchange = Exchange(replica, self._reduction, len(self.buffers), self.refused)
@@ -135,7 +147,7 @@ class Driver:
         self._look_at_pending()
         merged = await self._apply()
         step = self._averaged.steps
-        if self._is_due(step) and await self._begin(step, corrected=merged) and not self._overlaps:
+        if await self._is_due(step) and await self._begin(step, corrected=merged) and not self._overlaps:
             await self._wait()
             merged = await self._apply() or merged
         return merged
@@ -144,10 +156,10 @@ class Driver:
     def _overlaps(self) -> bool:
         return self._parts.meeting.overlap and self._done >= self._parts.warmup
 
-    def _is_due(self, step: int) -> bool:
+    async def _is_due(self, step: int) -> bool:
         if self._pending is not None or self._replica.group.held or self.is_astray:
             return False
-        return self.when(self._replica, step - self._begun_at_step, self.number)
+        return await self.when(self._replica, step - self._begun_at_step, self.number)
 
     def restart(self) -> None:
         """Called when the members have changed: abandons the current round and forgets measurements of the old ones."""
@@ -209,25 +221,29 @@ class Driver:
         replica, world = self._replica, self._replica.world
         fragment, view = self.fragments[self.number % len(self.fragments)], replica.group.view
         snapshots, alone = await self._averaged.snapshots(fragment, step, corrected=corrected)
+        buffers = replica.read(Quantity.BUFFERS)
+        sound = [True] * len(snapshots)
+        if not fragment.sees_soundness_later:
+            sound = await world.offload(lambda: [each is None or all_finite(each) for each in snapshots])
         if replica.group.view is not view or replica.group.held or self.is_astray:  # while the model was copied
             return False
         weight = self._parts.weight(step - fragment.step)
         if fragment.is_anew:
             weight *= self._soundness()
         begun = [
-            snapshot if block.begin(None if fragment.is_handed else snapshot) else None
-            for block, snapshot in zip(fragment.blocks, snapshots, strict=True)
+            snapshot if block.begin(None if fragment.is_handed else snapshot, is_sound=is_sound) else None
+            for block, snapshot, is_sound in zip(fragment.blocks, snapshots, sound, strict=True)
         ]
         if all(snapshot is None for snapshot in begun):
             weight = 0.0
         self._begun_at_step = fragment.step = step
-        tail = Trailer.own(replica, weight, self._choice.report(), alarm=self._judge.is_alarmed)
+        tail = Trailer.own(replica, weight, len(buffers), self._choice.report(), alarm=self._judge.is_alarmed)
         via = "gather" if self._judge.distrusts_sums and "gather" in self._reduction.vias else self._choice.now()
         name = self._name
         self._judge.begin(name, far_out=FAR_OUT_APART if fragment.is_anew else self._averaged.far_out)
         who = self._parts.who(world.name, self.number, view.members) if self._parts.who else view.members
         meeting = Round(world, name, who, key=self.number, judge=self._judge)
-        task = self._spawn(self._outcome(meeting, tail, via, fragment, begun))
+        task = self._spawn(self._outcome(meeting, _Brought(begun, tail, buffers), via, fragment))
         self._pending = Pending(meeting, via, fragment, begun, step, alone, world.now, task)
         self.number += 1
         return True
@@ -246,10 +262,12 @@ class Driver:
         worse = self._replica.loss / self._loss
         return 1.0 if worse <= WORSE else (WORSE / worse if math.isfinite(worse) else 0.0)
 
-    async def _outcome(
-        self, meeting: Round, tail: Vector, via: str, fragment: Fragment, snapshots: list[Vector | None]
-    ) -> Outcome | None:
+    async def _outcome(self, meeting: Round, brought: "_Brought", via: str, fragment: Fragment) -> Outcome | None:
         """The result of a round.  All work that can run in parallel with training is done here, block by block."""
+        snapshots, tail, buffers = brought
+        if len(buffers):
+            offload = self._replica.world.offload
+            Trailer.put(tail, len(self._replica.members), await offload(lambda: as_array(buffers), values=len(buffers)))
         found = await self._exchange(meeting, tail, via, fragment, snapshots, all_took_part=self._all_took_part)
         if found is None:
             return None
@@ -259,7 +277,8 @@ class Driver:
             return Outcome.refused(via, len(self._replica.members))
         outcomes, digest = [], ""
         for block, each in zip(fragment.blocks, found, strict=True):
-            outcome = BlockOutcome(block, each.snapshot, each.received, each.received.mean)
+            _, _, snapshot, (_, mean, unsent, missed) = each
+            outcome = BlockOutcome(block, snapshot, unsent, missed, mean is not None, mean)
             outcome, digest = await self._replica.world.offload(
                 partial(self._averaged.finish, outcome, digest), values=block.size
             )
@@ -311,9 +330,9 @@ class Driver:
             self._distrust_sums()
         late = self._averaged.steps > pending.step
         for found in outcome.blocks:
-            found.block.commit(found.received)
+            found.block.commit(found.unsent)
         change_model = self._averaged.follow(pending, outcome, late=late)
-        if len(self.buffers) and all_finite(tail.buffers):
+        if are_buffers_sound := len(self.buffers) > 0 and bool(np.isfinite(tail.buffers).all()):
             self.buffers = tail.buffers
         replica.include(tail.work)
         self._judge.agreed({name: done for name, done in zip(replica.members, tail.work.tolist(), strict=True) if done})
@@ -337,14 +356,14 @@ class Driver:
                 digest=outcome.digest,
             )
         )
-        await world.offload(partial(self._change, change_model, tail.buffers), values=replica.size)
-        self.when.agreed()
+        await replica.touch(partial(self._change, change_model, tail.buffers if are_buffers_sound else None))
+        await self.when.agreed()
         return True
 
-    def _change(self, change_model: Callable[[], None], buffers: Vector) -> None:
+    def _change(self, change_model: Callable[[], None], buffers: Numbers | None) -> None:
         change_model()
-        if len(buffers) and all_finite(buffers):
-            self._replica.write(Quantity.BUFFERS, buffers)
+        if buffers is not None:
+            self._replica.write(Quantity.BUFFERS, of_array(buffers, self._replica.device))
 
     def _distrust_sums(self) -> None:
         if self._reduction.vias != ("gather",):

@@ -16,7 +16,7 @@ from atoll.strategies.replica import Replica
 from atoll.strategies.rounds.block import Block, Received
 from atoll.strategies.rounds.fragment import Fragment
 from atoll.strategies.rounds.trailer import Trailer
-from atoll.vectors import Vector
+from atoll.vectors import Numbers, Vector, copied
 from atoll.world.hearing import NOT_UNDERSTOOD
 
 __all__ = ["Exchange", "ExchangedBlock"]
@@ -28,7 +28,7 @@ BLOCKS_UNDER_WAY = 8
 class ExchangedBlock(NamedTuple):
     """The result of the exchange of a block."""
 
-    tail: Vector
+    tail: Numbers
     """The sum of all members' trailers."""
     via: str
     snapshot: Vector | None
@@ -57,7 +57,7 @@ class Exchange:
     async def __call__(
         self,
         meeting: Round,
-        tail: Vector,
+        tail: Numbers,
         via: str,
         fragment: Fragment,
         snapshots: list[Vector | None],
@@ -75,6 +75,10 @@ class Exchange:
             all_took_part: called once all members have contributed a block.
         """
         count = len(fragment.blocks)
+        values = sum(block.size for block in fragment.blocks)
+        meeting = replace(meeting, blocks=count, values=values, device=self._replica.device)
+        if meeting.size > 1:
+            self._reduction.begin(meeting, len(tail))
         if count == 1:
             only = await self._block(meeting, tail, via, fragment.blocks[0], snapshots[0])
             if only is not None:
@@ -85,7 +89,8 @@ class Exchange:
         tasks: list[asyncio.Task[ExchangedBlock]] = []
 
         async def exchange(place: int, turn: BlockTurn) -> ExchangedBlock:
-            of_block = replace(meeting, name=f"{meeting.name}/{place}" if place else meeting.name, turn=turn)
+            name = f"{meeting.name}/{place}" if place else meeting.name
+            of_block = replace(meeting, name=name, turn=turn, block=place)
             own_tail = short.copy() if place else tail
             found = await self._block(of_block, own_tail, via, fragment.blocks[place], snapshots[place])
             room.release()
@@ -107,7 +112,7 @@ class Exchange:
         return [task.result() for task in tasks] if understood else None
 
     async def _block(
-        self, meeting: Round, tail: Vector, via: str, block: Block, snapshot: Vector | None
+        self, meeting: Round, tail: Numbers, via: str, block: Block, snapshot: Vector | None
     ) -> ExchangedBlock | None:
         offload = self._replica.world.offload
         own = await offload(lambda: block.payload(snapshot, float(tail[0])), values=block.size)
@@ -122,9 +127,9 @@ class Exchange:
         received = await offload(partial(block.receive, result, own), values=block.size)
         return ExchangedBlock(result.tail, result.via, snapshot, received)
 
-    async def _reduce(self, meeting: Round, payload: Vector, tail: Vector, via: str) -> Reduced | None:
+    async def _reduce(self, meeting: Round, payload: Vector, tail: Numbers, via: str) -> Reduced | None:
         if meeting.size == 1:
-            return Reduced(payload.copy(), tail)
+            return Reduced(copied(payload), tail)
         try:
             return await self._reduction(meeting, payload, tail, via)
         except* NOT_UNDERSTOOD as errors:

@@ -45,6 +45,11 @@ class Fragment:
         """Whether the member received the model from a peer, and has nothing to contribute yet."""
         return self.blocks[0].is_handed
 
+    @property
+    def sees_soundness_later(self) -> bool:
+        """Whether snapshots may be found to be unusable while the round is in progress."""
+        return self.blocks[0].sees_soundness_later
+
     def restart(self) -> None:
         """Called when the members of rounds have changed: the new ones do not know the earlier rounds."""
         self._lengths.clear()
@@ -102,6 +107,8 @@ def cut(replica: Replica, parts: RoundParts, *, absolute: bool, is_model: bool) 
                     parts.decay,
                     absolute=absolute,
                     is_model=is_model,
+                    device=replica.device,
+                    dtype=parts.dtype,
                 )
                 for first in range(start, max(stop, start + 1), largest)
             ]

@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-import numpy as np
-
 from atoll.collectives.judge import FAR_OUT_GRADIENT
 from atoll.state import Saved, section, under
 from atoll.strategies.parts.part import part as made
@@ -60,15 +58,15 @@ class GradientRounds(Talk):
         group = self._replica.group
         self._merged = False
         if not (group.held or group.is_alone) and self._models.settled:
-            await self._replica.world.offload(self._collect, values=self._replica.size)
+            await self._replica.touch(self._collect)
             self._merged = await self._driver.turn()
 
     async def after_step(self) -> bool:
         return await self._models.after_step() or self._merged
 
     @property
-    def copies(self) -> int:
-        return self._models.copies + self._driver.blocks[0].copies
+    def bytes_per_value(self) -> int:
+        return self._models.bytes_per_value + self._driver.blocks[0].bytes_per_value
 
     def save(self) -> Saved:
         return under("models", self._models.save()) | self._driver.save()
@@ -81,7 +79,7 @@ class GradientRounds(Talk):
         """Adds the gradient of this step to those to share.  A gradient that is not finite is not used either."""
         own = self._replica.read(Quantity.GRADIENT)
         if not all_finite(own):
-            self._replica.write(Quantity.GRADIENT, np.zeros_like(own))
+            self._replica.write(Quantity.GRADIENT, own.zero_())
             return
         for block in self._driver.blocks:
             block.collect(own[block.span])

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import safetensors
 import safetensors.numpy
+import torch
 from numpy.typing import NDArray
 
 from atoll.collectives import Body
@@ -23,7 +24,7 @@ from atoll.strategies.replica import MOST_WORK, Replica, Work
 from atoll.strategies.rounds.lineage import Agreement, Common
 from atoll.strategies.talk import Spawn
 from atoll.trace import ContributionRefused
-from atoll.vectors import Vector, all_finite
+from atoll.vectors import Numbers, Vector, all_finite, bytes_of, copied
 from atoll.world.base import Lane, Message
 from atoll.world.hearing import hear
 
@@ -44,7 +45,8 @@ class Handed:
 
     agreement: Agreement
     held: list[Vector]
-    """A vector a fragment."""
+    """A vector for each block."""
+    buffers: Numbers
     work: Work
     memory: Saved
     steps: int
@@ -56,9 +58,11 @@ class Handover:
 
     Args:
         replica: its model.
-        sizes: how many values each fragment has.
-        held: returns this node's values of the agreement that its view continues from, one vector per fragment; `None`
-            while that is not settled.
+        sizes: how many values each block has.
+        dtype: the number format in which they are kept, and handed over.
+        buffers: how many buffers the model has.
+        held: returns this node's values of the agreement that its view continues from, one vector per block, and its
+            buffers; `None` while that is not settled.
         optimizer: whether to ask for the host's optimiser state too.
     """
 
@@ -66,12 +70,16 @@ class Handover:
         self,
         replica: Replica,
         sizes: list[int],
+        dtype: torch.dtype,
+        buffers: int,
         held: Callable[[], list[Vector] | None],
         *,
         optimizer: bool = False,
     ) -> None:
         self._replica = replica
         self._sizes = sizes
+        self._dtype = dtype
+        self._buffers = buffers
         self._held = held
         self._optimizer = optimizer
         self._spawn: Spawn | None = None
@@ -120,7 +128,9 @@ class Handover:
         self._pieces = asyncio.Queue()
 
     async def _take(self, host: str, view: View, common: Common) -> None:
-        peer, size = self._replica.world.peer(host), 4 * sum(self._sizes)
+        peer = self._replica.world.peer(host)
+        model = self._dtype.itemsize * sum(self._sizes)
+        size = model + 4 * self._buffers
         if self._part is None or self._part[0] != common.agreement:
             self._part = common.agreement, np.empty(size, dtype=np.uint8), 0
         _, have, done = self._part
@@ -135,14 +145,20 @@ class Handover:
             have[done : done + len(body)] = np.frombuffer(body, dtype=np.uint8)
             done += len(body)
             self._part = common.agreement, have, done
-        values = have.view(np.float32)
-        if not await self._replica.world.offload(lambda: all_finite(values)):
+        offload = self._replica.world.offload
+        buffers = have[model:].view(np.float32)
+        held = await offload(lambda: self._blocks(have[:model]))
+        if not np.isfinite(buffers).all() or not await offload(lambda: all(map(all_finite, held))):
             self._refuse(view, host, "a state that is not finite")
             return
         memory = await self._take_memory(host, view) if self._optimizer else {}
-        held = np.split(values, np.cumsum(self._sizes)[:-1])
-        self.handed = Handed(common.agreement, held, common.work, memory, steps)
+        self.handed = Handed(common.agreement, held, buffers, common.work, memory, steps)
         self._part = None
+
+    def _blocks(self, data: NDArray[np.uint8]) -> list[Vector]:
+        """The blocks of a state that has arrived, on the device of the model."""
+        values = torch.split(torch.from_numpy(data).view(self._dtype), self._sizes)
+        return [copied(each).to(self._replica.device) for each in values]
 
     async def _take_memory(self, host: str, view: View) -> Saved:
         await self._replica.world.peer(host).send(ASK, _request(view, MEMORY), lane=Lane.CONTROL)
@@ -217,10 +233,12 @@ def _pieces(held: list[Vector], start: int) -> Iterator[tuple[int, memoryview]]:
     """The bytes of vectors from a place on, and where each piece begins; nothing is copied."""
     begin, size = 0, max(LEAST_PIECE_BYTES, min(PIECE_BYTES, sum(vector.nbytes for vector in held) // PIECES))
     for vector in held:
-        data = np.ascontiguousarray(vector).view(np.uint8).data
-        for place in range(max(0, start - begin), len(data), size):
-            yield begin + place, data[place : place + size]
-        begin += len(data)
+        length = vector.nbytes
+        if start < begin + length:
+            data = bytes_of(vector)
+            for place in range(max(0, start - begin), length, size):
+                yield begin + place, data[place : place + size]
+        begin += length
 
 
 def _head(view: str, place: int, steps: int) -> bytes:

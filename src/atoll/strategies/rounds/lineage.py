@@ -15,7 +15,7 @@ import numpy as np
 from atoll.membership import Summary
 from atoll.state import Saved, note, read_note, section
 from atoll.strategies.replica import MOST_WORK, Work
-from atoll.vectors import Vector
+from atoll.vectors import Vector, as_array, of_array
 
 __all__ = ["START", "Agreement", "Common", "Lineage", "Standing", "common_agreement"]
 
@@ -207,7 +207,7 @@ class Lineage:
 
     def save(self) -> Saved:
         vectors = {
-            f"{place}/{number}": vector
+            f"{place}/{number}": as_array(vector)
             for place, held in enumerate(self._held.values())
             for number, vector in enumerate(held)
         }
@@ -216,10 +216,12 @@ class Lineage:
 
     def load(self, saved: Saved) -> None:
         names = [_agreement(each) for each in read_note(saved["agreements"])]
-        held: dict[Agreement, list[Vector]] = {}
+        like, held = self.held, dict[Agreement, list[Vector]]()
         for place, name in enumerate(names):
-            vectors = section(str(place), saved)
-            held[name] = [vectors[str(number)] for number in range(len(vectors))]
+            arrays = section(str(place), saved)
+            held[name] = [
+                of_array(arrays[str(number)], vector.device, vector.dtype) for number, vector in enumerate(like)
+            ]
         self._held = held
         self._ends = [_agreement(each) for each in read_note(saved["ends"])]
         self.is_new = bool(read_note(saved["new"]))

@@ -13,12 +13,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 
+import torch
+
 from atoll.collectives.judge import FAR_OUT
 from atoll.membership import Summary, View
 from atoll.state import Saved, section, under
 from atoll.strategies.parts.ahead import Steps
 from atoll.strategies.parts.correction import Uncorrected
 from atoll.strategies.replica import Quantity, Replica
+from atoll.strategies.rounds.block import Agreed
 from atoll.strategies.rounds.composition import RoundParts
 from atoll.strategies.rounds.driver import FIRST_WAIT_S, Driver
 from atoll.strategies.rounds.fragment import Fragment
@@ -27,7 +30,7 @@ from atoll.strategies.rounds.lineage import START, Lineage, Standing, common_agr
 from atoll.strategies.rounds.outcome import BlockOutcome, Outcome, Pending
 from atoll.strategies.talk import Spawn, Talk
 from atoll.trace import Joined
-from atoll.vectors import Vector, all_finite
+from atoll.vectors import Vector, all_finite, as_array, of_array
 from atoll.vectors import digest as digest_of
 from atoll.world.hearing import NOT_UNDERSTOOD
 
@@ -67,9 +70,11 @@ class ModelRounds(Talk):
         self._is_sole_holder = False
         """Whether the others will receive this node's model from its next step boundary."""
         spans = [block.span for block in self._driver.blocks]
-        sizes = [*(span.stop - span.start for span in spans), len(self._driver.buffers)]
+        sizes = [span.stop - span.start for span in spans]
         optimizer = parts.meeting.handover == "optimizer"
-        self._handover = Handover(replica, sizes, self._to_hand_out, optimizer=optimizer)
+        self._handover = Handover(
+            replica, sizes, parts.dtype, len(self._driver.buffers), self._to_hand_out, optimizer=optimizer
+        )
 
     def prepare(self) -> None:
         self._driver.prepare()
@@ -84,17 +89,19 @@ class ModelRounds(Talk):
 
     async def after_gradient(self) -> None:
         if self._driver.blocks[0].pulls:
-            await self._replica.world.offload(self._pull, values=self._replica.size)
+            await self._replica.touch(self._pull)
 
     def _pull(self) -> None:
         values, gradient = self._replica.read(Quantity.PARAMETERS), self._replica.read(Quantity.GRADIENT)
         for block in self._driver.blocks:
-            gradient[block.span] += block.pull(values[block.span])
+            pull = block.pull(values[block.span])
+            if pull is not None:
+                gradient[block.span] += pull
         self._replica.write(Quantity.GRADIENT, gradient)
 
     async def after_step(self) -> bool:
         if not isinstance(self._driver.blocks[0].correction, Uncorrected):
-            await self._replica.world.offload(self._correct, values=self._replica.size)
+            await self._replica.touch(self._correct)
         group = self._replica.group
         if group.held or self._driver.is_astray:
             return False
@@ -105,8 +112,8 @@ class ModelRounds(Talk):
         return not group.is_alone and await self._driver.turn()
 
     @property
-    def copies(self) -> int:
-        return self._driver.blocks[0].copies
+    def bytes_per_value(self) -> int:
+        return self._driver.blocks[0].bytes_per_value
 
     @property
     def is_idle(self) -> bool:
@@ -148,7 +155,7 @@ class ModelRounds(Talk):
         replica = self._replica
         start = fragment.span.start
         read = partial(replica.read, Quantity.PARAMETERS, fragment.span)
-        values = await replica.world.offload(read, values=replica.size)
+        values = await replica.touch(read)
         return [values[block.span.start - start : block.span.stop - start] for block in fragment.blocks], 1
 
     def all_took_part(self) -> None:
@@ -157,15 +164,18 @@ class ModelRounds(Talk):
 
     def finish(self, found: BlockOutcome, digest: str) -> tuple[BlockOutcome, str]:
         agreed = found.block.follows(found.mean)
-        change = found.block.change(agreed, found.snapshot) if found.mean is not None else None
-        return replace(found, agreed=agreed, change=change), digest_of(agreed, digest)
+        change = found.block.change(agreed.values, found.snapshot) if found.mean is not None else None
+        digest = digest_of(agreed.values, digest)
+        if change is not None and agreed.kept is not agreed.values:
+            agreed = Agreed(agreed.kept, agreed.kept)  # the change is enough, and more exact
+        return replace(found, mean=None, agreed=agreed, change=change), digest
 
     def follow(self, pending: Pending, outcome: Outcome, *, late: bool) -> Callable[[], None]:  # noqa: ARG002
         for found in outcome.blocks:
             found.block.is_handed = False
             assert found.agreed is not None
-            if found.mean is not None:
-                found.block.agree(found.agreed, found.received.missed)
+            if found.counts:
+                found.block.agree(found.agreed, found.missed)
         self._lineage.agreed(self._replica.group.view.name, pending.meeting.key + 1, self._driver.held)
         steps = Steps(pending.step, self._replica.steps - pending.step, len(self._replica.members))
         return lambda: self._change_model(outcome.blocks, steps)
@@ -176,14 +186,15 @@ class ModelRounds(Talk):
         for found in blocks:
             span = found.block.span
             assert found.agreed is not None
+            agreed = found.agreed.values
             if found.snapshot is None:
-                replica.write(model, found.agreed, span)
-            elif found.mean is None:
+                replica.write(model, agreed, span)
+            elif not found.counts:
                 continue
             elif found.change is not None and steps.since > 0:
                 replica.add(model, found.change, span)
             else:
-                replica.write(model, found.block.on_top(replica.read(model, span), found.snapshot, steps), span)
+                replica.write(model, found.block.on_top(agreed, replica.read(model, span), found.snapshot, steps), span)
 
     # Who is here ---
 
@@ -257,21 +268,21 @@ class ModelRounds(Talk):
         self._handover.end()
 
     def _to_hand_out(self) -> list[Vector] | None:
-        return None if self._common is None else [*self._common, self._driver.buffers]
+        return None if self._common is None else [*self._common, torch.from_numpy(self._driver.buffers)]
 
     async def _hand_out_own(self) -> None:
         """Makes the current model the one that all members of the view continue from."""
         view, offload = self._replica.group.view, self._replica.world.offload
-        values = await offload(lambda: self._replica.read(Quantity.PARAMETERS))
+        values = await self._replica.touch(lambda: self._replica.read(Quantity.PARAMETERS))
         is_sound = await offload(lambda: all_finite(values))
         if self._replica.group.view is not view:  # nodes joined or left meanwhile
             return
-        self._driver.buffers = self._replica.read(Quantity.BUFFERS)
+        self._driver.buffers = as_array(self._replica.read(Quantity.BUFFERS))
         self._is_sole_holder = False
         if not is_sound:  # the last agreed model is better
             self._common = self._lineage.held
         else:
-            self._common = [values[block.span] for block in self._driver.blocks]
+            self._common = [block.kept(values[block.span]) for block in self._driver.blocks]
             self._driver.begin_from(self._common)
         self._lineage.agreed(self._replica.group.view.name, 0, self._common)
         self._handover.changed()
@@ -287,24 +298,23 @@ class ModelRounds(Talk):
         handed = self._handover.handed
         if handed is None:
             return False
-        *held, self._driver.buffers = handed.held
+        held, self._driver.buffers = handed.held, handed.buffers
         was_new = self._lineage.is_new  # else its own model is as good until the first round
         self._driver.begin_from(held, handed=True)
         self._lineage.adopt(handed.agreement, held)
         self._common = held
         self._handover.end()
         world = self._replica.world
-        await world.offload(lambda: self._take_over(handed, write=was_new))
-        self._driver.when.agreed()
+        await self._replica.touch(lambda: self._take_over(handed, write=was_new))
+        await self._driver.when.agreed()
         world.record(Joined(at=world.now, node=world.name, view=self._replica.group.view.name))
         return True
 
     def _take_over(self, handed: Handed, *, write: bool) -> None:
-        *held, buffers = handed.held
         if write:
-            for block, values in zip(self._driver.blocks, held, strict=True):
+            for block, values in zip(self._driver.blocks, handed.held, strict=True):
                 self._replica.write(Quantity.PARAMETERS, values, block.span)
-            self._replica.write(Quantity.BUFFERS, buffers)
+            self._replica.write(Quantity.BUFFERS, of_array(handed.buffers, self._replica.device))
         try:
             self._replica.take_over(handed.work, handed.memory, handed.steps)
         except NOT_UNDERSTOOD as error:

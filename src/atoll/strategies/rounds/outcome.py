@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from atoll.collectives import Round
-from atoll.strategies.rounds.block import Block, Received
+from atoll.strategies.rounds.block import Agreed, Block
 from atoll.strategies.rounds.fragment import Fragment
 from atoll.strategies.rounds.trailer import Trailer
 from atoll.vectors import Vector
@@ -39,10 +39,15 @@ class BlockOutcome:
     block: Block
     snapshot: Vector | None
     """The member's own values; `None`: unusable, so that it continues with the agreed ones."""
-    received: Received
-    mean: Vector | None
-    """The mean, or what is made of it; `None`: no member contributed."""
-    agreed: Vector | None = None
+    unsent: Vector | None
+    """The residual of this member's contribution."""
+    missed: Vector | None
+    """The mean minus this member's contribution, for corrections."""
+    counts: bool
+    """Whether any member contributed."""
+    mean: Vector | None = None
+    """The mean, until something is made of it."""
+    agreed: Agreed | None = None
     """The values that all members hold from now on; `None` where they are not a model."""
     change: Vector | None = None
     """What to add to a model that has made steps since; `None`: what lies on top of what is agreed on must be seen."""
@@ -61,7 +66,7 @@ class Outcome:
 
     @classmethod
     def refused(cls, via: str, members: int) -> "Outcome":
-        nothing: Vector = np.zeros(0, dtype=np.float32)
+        nothing = np.zeros(0, dtype=np.float32)
         return cls(via, Trailer(0.0, np.zeros(members, dtype=np.int64), nothing, nothing), [], is_refused=True)
 
 

@@ -7,8 +7,8 @@ import math
 import numpy as np
 
 from atoll.collectives import TrailerLayout
-from atoll.strategies.replica import Quantity, Replica, Work
-from atoll.vectors import Vector
+from atoll.strategies.replica import Replica, Work
+from atoll.vectors import Numbers
 
 __all__ = ["Trailer"]
 
@@ -18,7 +18,7 @@ _LOW = 1 << 20  # work is split in two numbers that a 32-bit float holds exactly
 class Trailer:
     """The sum of all members' trailers."""
 
-    def __init__(self, weight: float, work: Work, buffers: Vector, reports: Vector, *, alarms: float = 0.0) -> None:
+    def __init__(self, weight: float, work: Work, buffers: Numbers, reports: Numbers, *, alarms: float = 0.0) -> None:
         self.weight = weight
         self.work = work
         self.alarms = alarms
@@ -28,28 +28,33 @@ class Trailer:
         self.reports = reports
 
     @staticmethod
-    def own(replica: Replica, weight: float, report: Vector, *, alarm: bool = False) -> Vector:
-        """A member's trailer: its weight, its own work in its own place, an alarm, its buffers, and its report."""
+    def own(replica: Replica, weight: float, buffers: int, report: Numbers, *, alarm: bool = False) -> Numbers:
+        """A member's trailer: its weight, its own work in its own place, an alarm, room for its buffers, and its
+        report.
+        """
         count, rank = len(replica.members), replica.rank
-        buffers = replica.read(Quantity.BUFFERS)
         start = _numbers(count)
-        tail = np.zeros(start + len(buffers) + len(report), dtype=np.float32)
+        tail = np.zeros(start + buffers + len(report), dtype=np.float32)
         tail[0] = weight
         high, low = divmod(int(replica.work[rank]), _LOW)
         tail[1 + rank], tail[1 + count + rank] = high, low
         tail[start - 1] = alarm
-        tail[start : start + len(buffers)] = buffers * np.float32(weight)
-        tail[start + len(buffers) :] = report
+        tail[start + buffers :] = report
         return tail
 
     @staticmethod
-    def silence(tail: Vector, count: int, buffers: int) -> None:
+    def put(tail: Numbers, count: int, buffers: Numbers) -> None:
+        """Puts a member's buffers into its trailer."""
+        tail[_numbers(count) : _numbers(count) + len(buffers)] = buffers * tail[0]
+
+    @staticmethod
+    def silence(tail: Numbers, count: int, buffers: int) -> None:
         """Sets the weight and buffers of a member that has nothing to contribute to zero."""
         tail[0] = 0.0
         tail[_numbers(count) : _numbers(count) + buffers] = 0.0
 
     @staticmethod
-    def numbers(tail: Vector, count: int) -> Vector:
+    def numbers(tail: Numbers, count: int) -> Numbers:
         """A copy of the numbers before the buffers: every block but the first carries only these."""
         return tail[: _numbers(count)].copy()
 
@@ -65,7 +70,7 @@ class Trailer:
         )
 
     @classmethod
-    def read(cls, tail: Vector, count: int, buffers: int) -> "Trailer | None":
+    def read(cls, tail: Numbers, count: int, buffers: int) -> "Trailer | None":
         """Reads the sum; `None` if it is invalid, which is the same on all members."""
         numbers = tail[: _numbers(count)]
         if not np.isfinite(tail).all() or (numbers < 0).any() or (numbers[1:] > 1 << 33).any():

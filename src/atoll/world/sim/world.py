@@ -169,13 +169,14 @@ class SimWorld(World):
         return work()
 
     async def offload(self, work: Callable[[], T], *, values: int = 0) -> T:
-        result = work()
-        if values and self._node.encode_s:
-            if self._helper is None:
-                self._helper = asyncio.Lock()
-            async with self._helper:  # one thread
-                await asyncio.sleep(values * 1e-6 * self._node.encode_s * self.slowness)
-        return result
+        if not (values and self._node.encode_s):
+            return work()
+        if self._helper is None:
+            self._helper = asyncio.Lock()
+        async with self._helper:  # one thread
+            result = work()
+            await asyncio.sleep(values * 1e-6 * self._node.encode_s * self.slowness)
+            return result
 
     @contextmanager
     def _own_torch_randomness(self) -> Iterator[None]:
