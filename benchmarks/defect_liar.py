@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from atoll import cli
-from atoll.strategies.deltas import DeltaTalk
+from atoll.strategies.changes import ChangeWire
 from atoll.strategies.pushes import PushTalk
 from atoll.strategies.rounds.block import Block, Contribution
 from atoll.strategies.rounds.lineage import Standing
@@ -24,6 +24,7 @@ from atoll.strategies.rounds.models import ModelRounds
 from atoll.strategies.rounds.trailer import Trailer
 from atoll.training.replica import TrainedReplica
 from atoll.vectors import Numbers, Vector
+from atoll.world.base import Buffer
 
 LIES = {
     "none": "four honest nodes",
@@ -127,13 +128,13 @@ def lie_in_changes(lie: str) -> None:
     changes = {**CHANGES, "a": CHANGES["e"], "d": _times_a_million}
 
     def write(honest: Any) -> Any:
-        def lying(deltas: DeltaTalk, told: Vector, changed: Vector) -> tuple[Vector, bytes]:
-            _, body = honest(deltas, told, told + changes[lie](changed - told))
+        def lying(wire: ChangeWire, told: Vector, changed: Vector) -> tuple[Vector, Buffer]:
+            _, body = honest(wire, told, told + changes[lie](changed - told))
             return changed, body
 
         return lying
 
-    wrap(DeltaTalk, "_write", write)
+    wrap(ChangeWire, "write", write)
 
 
 def take_time(seconds: float) -> None:

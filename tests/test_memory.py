@@ -23,14 +23,23 @@ def test_memory_is_used_again_once_nobody_sees_it() -> None:
     assert place in found
 
 
-def test_small_vectors_and_too_much_are_left_to_the_system() -> None:
-    memory = VectorMemory(kept_bytes=3 * LEAST_BYTES)
+def test_small_vectors_are_left_to_the_system() -> None:
+    memory = VectorMemory()
     memory.empty_bytes(10)
-    assert memory.free_bytes == 0
+    assert memory.used_bytes == memory.free_bytes == 0
+
+
+def test_used_and_free_memory_are_never_more_than_was_used_at_one_time() -> None:
+    memory = VectorMemory()
     vectors = [memory.empty_bytes(LEAST) for _ in range(10)]
-    assert memory.free_bytes == 0
     vectors.clear()
-    assert memory.free_bytes == 3 * LEAST_BYTES
+    assert (memory.used_bytes, memory.free_bytes) == (0, 10 * LEAST)
+    vectors = [memory.empty_bytes(2 * LEAST) for _ in range(3)]
+    assert memory.used_bytes + memory.free_bytes == 10 * LEAST, "some of the smaller ones are given up"
+    vectors.append(memory.empty_bytes(9 * LEAST))
+    assert (memory.free_bytes, memory.most_bytes) == (0, 15 * LEAST)
+    vectors.clear()
+    assert memory.used_bytes + memory.free_bytes <= memory.most_bytes
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), max_size=40))

@@ -7,6 +7,8 @@ Each vector is a mapping of its own.  So memory that is not kept returns to the 
 a heap that many threads share grows to a multiple of what is in use.
 """
 
+import contextlib
+import itertools
 import mmap
 import weakref
 from collections import defaultdict
@@ -20,17 +22,28 @@ LEAST_BYTES = 1 << 18
 """The system allocates smaller vectors."""
 STEP_BYTES = 1 << 16
 """Sizes are rounded up to a multiple of this, so that vectors of nearly the same size share memory."""
-KEPT_BYTES = 64 << 20
-"""The limit of free memory that is kept, besides one vector that is larger than this limit."""
+HUGE_BYTES = 2 << 20
 _PRIVATE = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_ANONYMOUS") else {}
 
 
 class VectorMemory:
-    """Allocates vectors; when a vector and all its views are deleted, its memory is reused."""
+    """Allocates vectors; when a vector and all its views are deleted, its memory is reused.
 
-    def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
+    Used and free memory together are never more than the most that was in use at one time: a round of exchanges needs
+    as much as the one before it, and what training needs meanwhile is not taken from it.
+    """
+
+    def __init__(self) -> None:
         self._free: defaultdict[int, list[memoryview]] = defaultdict(list)
-        self._kept_bytes = kept_bytes
+        self._used: dict[int, int] = {}
+        """Bytes of the vectors in use, by an arbitrary number: a dictionary is safe between threads."""
+        self._numbers = itertools.count()
+        self.most_bytes = 0
+        """The most that was in use at one time."""
+
+    @property
+    def used_bytes(self) -> int:
+        return sum(list(self._used.values()))
 
     @property
     def free_bytes(self) -> int:
@@ -41,26 +54,42 @@ class VectorMemory:
         if size < LEAST_BYTES:
             return np.empty(size, dtype=np.uint8)
         room = -(-size // STEP_BYTES) * STEP_BYTES
+        number = next(self._numbers)
+        self._used[number] = room
         try:
             raw = self._free[room].pop()
         except IndexError:
-            raw = memoryview(mmap.mmap(-1, room, **_PRIVATE))
+            self.most_bytes = max(self.most_bytes, self.used_bytes)
+            self._forget_beyond(self.most_bytes)
+            raw = _mapped(room)
         # Views of the array refer to the array, since that does not own its memory: it lives as long as they do.
         array = np.frombuffer(raw, dtype=np.uint8, count=size)
-        weakref.finalize(array, self._give_back, raw).atexit = False
+        weakref.finalize(array, self._give_back, number, raw).atexit = False
         return array
 
-    def _give_back(self, raw: memoryview) -> None:
-        if len(raw) > self._kept_bytes:  # a whole model: the last one is kept
-            for size in [size for size in list(self._free) if size > self._kept_bytes]:
-                del self._free[size]
-            self._free[len(raw)].append(raw)
-        elif self._small_bytes + len(raw) <= self._kept_bytes:
-            self._free[len(raw)].append(raw)
+    def _give_back(self, number: int, raw: memoryview) -> None:
+        self._free[len(raw)].append(raw)
+        self._used.pop(number, None)
 
-    @property
-    def _small_bytes(self) -> int:
-        return sum(size * len(free) for size, free in list(self._free.items()) if size <= self._kept_bytes)
+    def _forget_beyond(self, most: int) -> None:
+        """Returns free memory of other sizes to the system."""
+        beyond = self.used_bytes + self.free_bytes - most
+        for size in sorted(self._free.copy(), reverse=True):
+            while beyond > 0:
+                try:
+                    self._free[size].pop()
+                except IndexError:
+                    break
+                beyond -= size
+
+
+def _mapped(size: int) -> memoryview:
+    """A mapping of its own; in huge pages, where the system has them, its first use takes a fraction of the time."""
+    mapping = mmap.mmap(-1, size, **_PRIVATE)
+    if size >= HUGE_BYTES and hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):
+            mapping.madvise(mmap.MADV_HUGEPAGE)
+    return memoryview(mapping)
 
 
 _memory = VectorMemory()

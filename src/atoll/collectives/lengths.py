@@ -74,6 +74,12 @@ class Lengths:
         self._known.clear()
         self._refused.clear()
 
+    @property
+    def most(self) -> float:
+        """The largest norm that is accepted without question."""
+        lengths = [each for each in self._known if each > 0]
+        return self._far_out * median(lengths) if 4 * len(lengths) >= (self._known.maxlen or 1) else math.inf
+
     def scale(self, name: str, found: float) -> float:
         """A factor for a member's vector: 0 where it is refused, and less than 1 where it is far too long but accepted,
         after a few refusals.
@@ -81,9 +87,7 @@ class Lengths:
         if not math.isfinite(found):
             return 0.0
         self._refused.begin()
-        lengths = [each for each in self._known if each > 0]
-        middle = median(lengths) if 4 * len(lengths) >= (self._known.maxlen or 1) else math.inf
-        most = self._far_out * middle
+        most = self.most
         if found <= most:
             self._refused.forgive(name)
             self._known.append(found)
@@ -91,4 +95,4 @@ class Lengths:
         if not self._refused.is_taken(name):
             return 0.0
         self._known.append(most)  # if all norms grow, the usual norm grows too
-        return middle / found
+        return most / self._far_out / found

@@ -25,6 +25,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from atoll.membership.hold import Hold
 from atoll.membership.progress import Progress
 from atoll.membership.view import LONGEST_NAME, Guest, Summary, View, read_summary
 from atoll.trace import ViewChanged
@@ -79,7 +80,7 @@ class Group:
         self.view = View(0, everybody[0], everybody) if not world.is_late else View(0, self._label, (world.name,))
         self._promised = 0, everybody[0]
         self._accepted: Summary = []
-        self._held_until_s = 0.0
+        self._hold = Hold(world)
         self._took_s: deque[float] = deque(maxlen=REMEMBERED)
         """How long answers took."""
         self._proposed_s: dict[tuple[int, str], float] = {}
@@ -117,7 +118,11 @@ class Group:
     @property
     def held(self) -> bool:
         """Whether this node has promised not to exchange until a view is installed."""
-        return self._world.now < self._held_until_s
+        return self._hold.is_on
+
+    async def until_free(self) -> None:
+        """Returns when this node is in no promise: what it says of itself must stay true as long."""
+        await self._hold.wait()
 
     @property
     def is_alone(self) -> bool:
@@ -252,7 +257,7 @@ class Group:
         views = {view for view, _ in answers.values()}
         if members == self.view.members and views == {self.view.name} and self._guest.are_together(summaries.values()):
             self._tell(members, kind="keep", number=number, leader=self._label)
-            self._held_until_s = 0.0
+            self._hold.end()
             return True
         view = View(number, self._label, members)
         self._tell(members, kind="install", number=number, leader=view.leader, members=members, summaries=summaries)
@@ -277,7 +282,7 @@ class Group:
         assert self._guest is not None
         self._promised = to
         self._accepted = self._guest.summary()
-        self._held_until_s = self._world.now + hold_s
+        self._hold.begin(hold_s)
 
     def _install(self, view: View, summaries: dict[str, Summary]) -> None:
         assert self._guest is not None
@@ -285,7 +290,7 @@ class Group:
             if name not in view.members:
                 self._said_here.pop(name, None)  # it says so when it is present again
         self.view = view
-        self._held_until_s = 0.0
+        self._hold.end()
         world = self._world
         world.record(ViewChanged(at=world.now, node=world.name, view=view.name, members=view.members))
         self._guest.installed(view, summaries)
@@ -309,7 +314,7 @@ class Group:
             self._hear_install(sender, name, more["members"], more["summaries"])
         elif kind == "keep":
             if self._promised == name:
-                self._held_until_s = 0.0
+                self._hold.end()
         elif kind == "view":
             self._hear_view(sender, name, read_summary(more["results"]))
         elif kind == "stray":

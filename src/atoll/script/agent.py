@@ -227,6 +227,7 @@ class Agent:
     async def _save(self) -> Saved:
         if self._replica is None:
             raise CheckpointError("run.checkpoint: call run.wrap first, so that there is a state to save")
+        await self._talk.settle()
         replica = await self.world.offload(self._replica.save)
         return {**under("replica", replica), **under("talk", self._talk.save())}
 

@@ -125,6 +125,10 @@ class TogetherTalk(Talk):
     async def after_step(self) -> bool:
         return any([await talk.after_step() for talk in self._talks])
 
+    async def settle(self) -> None:
+        for talk in self._talks:
+            await talk.settle()
+
     def save(self) -> Saved:
         return {
             key: value

@@ -46,6 +46,9 @@ class Talk:
         """How many bytes it holds at most for each value of the model, beyond what training needs."""
         return 0
 
+    async def settle(self) -> None:
+        """Brings the model to what was agreed on; called before `save` between two steps."""
+
     def save(self) -> Saved:
         """The state for a checkpoint, at a step boundary, without exchanges in progress."""
         return {}

@@ -45,7 +45,7 @@ def test_who_has_nothing_left_to_learn_takes_what_others_have_learned() -> None:
         own = block.payload(vector(10, 10.000001), 1.0)
         assert own is not None
         found = block.receive(Reduced(vector(mean, mean), tail(1.0)), own)
-        assert Fragment([block]).accepts([found.examined]) is sound
+        assert Fragment([block]).check().accepts(found.examined) is sound
 
 
 def test_whatever_was_before_all_who_begin_from_the_same_go_on_alike() -> None:

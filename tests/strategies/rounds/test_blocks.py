@@ -5,6 +5,9 @@ import pytest
 
 from atoll.strategies import parse_strategy
 from atoll.strategies.rounds import exchange
+from atoll.strategies.rounds.lineage import Agreement, Lineage
+from atoll.trace import Joined
+from atoll.vectors import Vector
 from atoll.world.base import World
 from tests.strategies.nodes import Numbers, VectorReplica, run_strategy
 from tests.strategies.rounds.test_here import Events
@@ -89,6 +92,35 @@ def test_a_block_that_is_not_finite_spoils_no_other(monkeypatch: pytest.MonkeyPa
     events.check()
     assert all(np.isfinite(replica.array).all() for replica in replicas.values())
     assert len(events.exchanges()) == 15
+
+
+def test_blocks_that_all_have_stay_when_a_round_is_cut_in_the_middle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two sides of a partition go on from the blocks that both have agreed on, and nobody is handed a model."""
+    size, blocks = 20_000, 40
+    monkeypatch.setattr(VectorReplica, "block_values", size // blocks)
+    numbers: list[int] = []
+    honest = Lineage.back_to
+
+    def back_to(lineage: Lineage, agreement: Agreement) -> list[Vector]:
+        numbers.append(agreement[1] % blocks)
+        return honest(lineage, agreement)
+
+    monkeypatch.setattr(Lineage, "back_to", back_to)
+    links = '[[node]]\ncount = 3\nstep_s = 0.5\n[[link]]\namong = "*"\nlatency_ms = 20\nrate_mbps = 0.5\n'
+    cut = '[[fault]]\nkind = "partition"\nsides = ["0", "[12]"]\nat = {at}\nuntil = {until}\n'
+    script = "".join(cut.format(at=at, until=at + 9) for at in (9.7, 30.1, 51.3, 72.9))
+    events = Events()
+
+    def steps(world: World) -> tuple[Numbers, Numbers]:
+        return np.zeros(size), np.full(size, 1.0 + int(world.name))
+
+    run_strategy(
+        network(links), parse_strategy("allreduce:every=2,overlap"), steps, steps=220, trace=events, script=script
+    )
+    events.check()
+    assert not any(isinstance(event, Joined) for event in events.all)
+    assert any(number > 0 for number in numbers), "some views begin in the middle of a round"
+    assert {event.node for event in events.exchanges() if event.at > 90} == {"0", "1", "2"}
 
 
 def test_what_nodes_declare_for_encoding_is_part_of_an_exchange() -> None:

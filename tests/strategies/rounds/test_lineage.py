@@ -124,10 +124,21 @@ def test_what_a_view_ended_with_is_kept_while_somebody_is_away() -> None:
     own.agreed("0.a", 1, held(1))
     own.ends()
     own.agreed("1.a", 1, held(2))
-    own.everybody_holds(all_are_here=False)
+    own.everybody_holds(own.current, all_are_here=False)
     assert [*own.agreements] == [("0.a", 1), ("1.a", 1)]
-    own.everybody_holds(all_are_here=True)
+    own.everybody_holds(own.current, all_are_here=True)
     assert [*own.agreements] == [("1.a", 1)]
+
+
+def test_as_many_are_remembered_as_others_may_be_behind() -> None:
+    own = Lineage(held(0), behind=3)
+    for number in range(1, 10):
+        own.agreed("0.a", number, held(number))
+    assert own.agreements == tuple(("0.a", number) for number in (6, 7, 8, 9))
+    own.everybody_holds(("0.a", 8), all_are_here=True)
+    assert own.agreements == (("0.a", 8), ("0.a", 9))
+    own.everybody_holds(("0.a", 5), all_are_here=True)
+    assert own.agreements == (("0.a", 8), ("0.a", 9)), "an old fact changes nothing"
 
 
 def test_views_without_rounds_do_not_push_out_what_others_may_share() -> None:

@@ -15,7 +15,6 @@ takes part with weight 0.
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from statistics import median
@@ -32,7 +31,7 @@ from atoll.strategies.parts.correction import Uncorrected
 from atoll.strategies.replica import Quantity, Replica
 from atoll.strategies.rounds.choice import Choice
 from atoll.strategies.rounds.composition import RoundParts
-from atoll.strategies.rounds.exchange import Exchange
+from atoll.strategies.rounds.exchange import Exchange, ExchangedBlock
 from atoll.strategies.rounds.fragment import Fragment, cut
 from atoll.strategies.rounds.outcome import Averaged, BlockOutcome, Outcome, Pending
 from atoll.strategies.rounds.trailer import Trailer
@@ -172,8 +171,8 @@ class Driver:
         self._judge.restart()
         pending, self._pending = self._pending, None
         if pending:
-            pending.task.cancel()
-            _abandon(pending)
+            pending.abandon()
+        self._averaged.forget()
         for fragment in self.fragments:
             fragment.restart()
 
@@ -263,31 +262,52 @@ class Driver:
         return 1.0 if worse <= WORSE else (WORSE / worse if math.isfinite(worse) else 0.0)
 
     async def _outcome(self, meeting: Round, brought: "_Brought", via: str, fragment: Fragment) -> Outcome | None:
-        """The result of a round.  All work that can run in parallel with training is done here, block by block."""
-        snapshots, tail, buffers = brought
-        if len(buffers):
-            offload = self._replica.world.offload
-            Trailer.put(tail, len(self._replica.members), await offload(lambda: as_array(buffers), values=len(buffers)))
-        found = await self._exchange(meeting, tail, via, fragment, snapshots, all_took_part=self._all_took_part)
-        if found is None:
-            return None
-        read = Trailer.read(found[0].tail, len(self._replica.members), len(self.buffers))
-        if read is None or not fragment.accepts([each.received.examined for each in found]):
-            self.refused(meeting.name, "a sum that makes no sense")
-            return Outcome.refused(via, len(self._replica.members))
-        outcomes, digest = [], ""
-        for block, each in zip(fragment.blocks, found, strict=True):
-            _, _, snapshot, (_, mean, unsent, missed) = each
-            outcome = BlockOutcome(block, snapshot, unsent, missed, mean is not None, mean)
-            outcome, digest = await self._replica.world.offload(
-                partial(self._averaged.finish, outcome, digest), values=block.size
-            )
-            outcomes.append(outcome)
-        return Outcome(found[0].via or via, read, outcomes, digest)
+        """The result of a round.  All work that can run in parallel with training is done here, block by block.
 
-    def _all_took_part(self) -> None:
-        if self._parts.who is None:
-            self._averaged.all_took_part()
+        Returns `None` if it ended early: a member sent a malformed message, and members whose state now differs find
+        that out; or all members have refused the sum, since they hold the same bytes.
+        """
+        snapshots, tail, buffers = brought
+        replica, offload = self._replica, self._replica.world.offload
+        step, check, digest, via_taken = fragment.step, fragment.check(), "", via
+        read: Trailer | None = None
+        is_refused, view = False, replica.group.view
+
+        def is_over() -> bool:
+            """Whether the round was abandoned, which this task has not heard yet."""
+            return replica.group.view is not view or self.is_astray
+
+        if len(buffers):
+            Trailer.put(tail, len(replica.members), await offload(lambda: as_array(buffers), values=len(buffers)))
+
+        async def take(place: int, found: ExchangedBlock) -> None:
+            nonlocal read, digest, is_refused, via_taken
+            if is_over():
+                return
+            if self._parts.who is None:
+                self._averaged.all_took_part(meeting.key, place)
+            if place == 0:
+                read, via_taken = Trailer.read(found.tail, len(replica.members), len(self.buffers)), found.via or via
+            if not is_refused and (read is None or not check.accepts(found.received.examined)):
+                self.refused(meeting.name, "a sum that makes no sense")
+                self._distrust_sums()
+                is_refused = True
+            if is_refused:
+                return
+            block, (_, mean, unsent, missed) = fragment.blocks[place], found.received
+            outcome = BlockOutcome(block, place, step, found.snapshot, unsent, missed, mean is not None, mean)
+            finish = partial(self._averaged.finish, outcome, digest)
+            outcome, digest = await offload(finish, values=block.size)
+            await replica.group.until_free()  # what this node has said of itself must stay true as long
+            if not is_over():
+                self._averaged.accept(outcome, meeting.key)
+                snapshots[place] = None
+
+        understood = await self._exchange(meeting, tail, via, fragment, snapshots, take=take)
+        if not understood or is_refused or read is None:
+            return None
+        check.end()
+        return Outcome(via_taken, read, digest)
 
     async def _wait(self) -> None:
         assert self._pending is not None
@@ -310,28 +330,24 @@ class Driver:
             self._replica.group.object()
 
     async def _apply(self) -> bool:
-        """Applies the result of the current round, if it is ready."""
+        """Applies the results of the current round that are ready."""
         pending = self._pending
-        if pending is None or not pending.task.done() or self._replica.group.held or self.is_astray:
+        if pending is None or self._replica.group.held or self.is_astray:
+            return False
+        late = self._averaged.steps > pending.step
+        if not pending.task.done():
             return False
         self._pending = None
         self._done += 1
         replica, world = self._replica, self._replica.world
         outcome = pending.task.result()
-        if outcome is None or outcome.is_refused:
-            # A member sent a malformed message: members whose state now differs find that out.  Or all members have
-            # refused the sum, since they hold the same bytes.
-            if outcome is not None:
-                self._distrust_sums()
-            _abandon(pending)
+        if outcome is None:
+            pending.abandon()
+            self._averaged.forget()
             return False
         tail = outcome.tail
         if tail.alarms > 0:  # which all members see alike
             self._distrust_sums()
-        late = self._averaged.steps > pending.step
-        for found in outcome.blocks:
-            found.block.commit(found.unsent)
-        change_model = self._averaged.follow(pending, outcome, late=late)
         if are_buffers_sound := len(self.buffers) > 0 and bool(np.isfinite(tail.buffers).all()):
             self.buffers = tail.buffers
         replica.include(tail.work)
@@ -356,21 +372,12 @@ class Driver:
                 digest=outcome.digest,
             )
         )
-        await replica.touch(partial(self._change, change_model, tail.buffers if are_buffers_sound else None))
+        await self._averaged.apply(pending, late=late)
+        if are_buffers_sound:
+            await replica.touch(lambda: replica.write(Quantity.BUFFERS, of_array(tail.buffers, replica.device)))
         await self.when.agreed()
         return True
-
-    def _change(self, change_model: Callable[[], None], buffers: Numbers | None) -> None:
-        change_model()
-        if buffers is not None:
-            self._replica.write(Quantity.BUFFERS, of_array(buffers, self._replica.device))
 
     def _distrust_sums(self) -> None:
         if self._reduction.vias != ("gather",):
             self._judge.distrust_sums()
-
-
-def _abandon(pending: Pending) -> None:
-    """Abandons a round: its contribution is unsent again."""
-    for block, snapshot in zip(pending.fragment.blocks, pending.snapshots, strict=True):
-        block.abandon(snapshot)

@@ -5,7 +5,7 @@ transfers overlap.  All work on values runs outside the event loop (`World.offlo
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -62,9 +62,12 @@ class Exchange:
         fragment: Fragment,
         snapshots: list[Vector | None],
         *,
-        all_took_part: Callable[[], None],
-    ) -> list[ExchangedBlock] | None:
-        """Exchanges all blocks of a fragment; `None` if a peer sent a malformed message.
+        take: Callable[[int, ExchangedBlock], Awaitable[None]],
+    ) -> bool:
+        """Exchanges all blocks of a fragment.  Returns `False` if a peer sent a malformed message.
+
+        A block begins when all but the last few before it have been taken.  So a member that contributes to a block has
+        taken all but the last few before it.
 
         Args:
             meeting: the round.
@@ -72,7 +75,7 @@ class Exchange:
             via: the collective.
             fragment: the blocks to exchange.
             snapshots: this member's values, one vector per block.
-            all_took_part: called once all members have contributed a block.
+            take: takes the result of a block; called with its number, in order.
         """
         count = len(fragment.blocks)
         values = sum(block.size for block in fragment.blocks)
@@ -82,34 +85,34 @@ class Exchange:
         if count == 1:
             only = await self._block(meeting, tail, via, fragment.blocks[0], snapshots[0])
             if only is not None:
-                all_took_part()
-            return None if only is None else [only]
-        room, turn = asyncio.Semaphore(BLOCKS_UNDER_WAY), BlockTurn()
+                await take(0, only)
+            return only is not None
+        room = asyncio.Semaphore(BLOCKS_UNDER_WAY)
+        judging, taking = BlockTurn(), BlockTurn()
         short = Trailer.numbers(tail, len(self._replica.members))
-        tasks: list[asyncio.Task[ExchangedBlock]] = []
 
-        async def exchange(place: int, turn: BlockTurn) -> ExchangedBlock:
+        async def exchange(place: int, judging: BlockTurn, taking: BlockTurn) -> None:
             name = f"{meeting.name}/{place}" if place else meeting.name
-            of_block = replace(meeting, name=name, turn=turn, block=place)
+            of_block = replace(meeting, name=name, turn=judging, block=place)
             own_tail = short.copy() if place else tail
             found = await self._block(of_block, own_tail, via, fragment.blocks[place], snapshots[place])
-            room.release()
             if found is None:
                 raise _NotUnderstood
-            if place == 0:
-                all_took_part()
-            return found
+            if taking.before is not None:
+                await taking.before.wait()
+            await take(place, found)
+            taking.done.set()
+            room.release()
 
-        understood = True
         try:
             async with asyncio.TaskGroup() as group:
                 for place in range(count):
                     await room.acquire()
-                    tasks.append(group.create_task(exchange(place, turn)))
-                    turn = BlockTurn(turn)
+                    group.create_task(exchange(place, judging, taking))
+                    judging, taking = BlockTurn(judging), BlockTurn(taking)
         except* _NotUnderstood:
-            understood = False
-        return [task.result() for task in tasks] if understood else None
+            count = 0
+        return count > 0
 
     async def _block(
         self, meeting: Round, tail: Numbers, via: str, block: Block, snapshot: Vector | None

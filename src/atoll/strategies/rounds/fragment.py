@@ -10,7 +10,7 @@ from atoll.strategies.replica import Replica
 from atoll.strategies.rounds.block import Block, Examined
 from atoll.strategies.rounds.composition import RoundParts
 
-__all__ = ["Fragment", "cut"]
+__all__ = ["Fragment", "SumCheck", "cut"]
 
 BEYOND_OWN = 1e5
 """Limit for the norm of a round's mean, in norms of a member's own contribution."""
@@ -56,31 +56,56 @@ class Fragment:
         for block in self.blocks:
             block.restart()
 
-    def accepts(self, examined: list[Examined | None]) -> bool:
-        """Whether a round's sum is plausible: finite, and not many times as long as the sums before.
+    def check(self) -> "SumCheck":
+        """A check of the next round's sum."""
+        return SumCheck(None if self.is_anew else self._lengths)
 
-        All members hold the same bytes and decide alike.  Sums that stay long are accepted in the end.
-        """
-        found = [each for each in examined if each is not None]
-        if len(found) < len(examined):
+
+class SumCheck:
+    """Whether a round's sum is plausible, block by block: finite, and not many times as long as the sums before.
+
+    All members hold the same bytes and decide alike.  Sums that stay long are accepted in the end.
+
+    Args:
+        lengths: the norms of the sums before; `None`: there are none to compare with.
+    """
+
+    def __init__(self, lengths: Lengths | None) -> None:
+        self._lengths = lengths
+        self._is_judged = False
+        self._changed = self._moved = self._agreed = 0.0
+        """Squared norms of the blocks so far."""
+        self._gave = self._counts = False
+
+    def accepts(self, examined: Examined | None) -> bool:
+        """Whether the sum is plausible so far, with its next block."""
+        if examined is None:
             return False
-        changed = math.sqrt(sum(each.changed for each in found))
-        if self._is_beyond_own(changed, found):
+        self._changed += examined.changed
+        self._moved += examined.moved
+        self._agreed += examined.agreed
+        self._gave, self._counts = self._gave or examined.gave, self._counts or examined.counts
+        changed = math.sqrt(self._changed)
+        if self._is_beyond_own(changed):
             return False
-        if self.is_anew or not any(each.counts for each in found):
+        if self._lengths is None or self._is_judged or changed <= self._lengths.most:
             return True
+        self._is_judged = True
         return self._lengths.scale("all", changed) > 0
 
-    @staticmethod
-    def _is_beyond_own(changed: float, found: list[Examined]) -> bool:
+    def end(self) -> None:
+        """All blocks were accepted."""
+        if self._lengths is not None and self._counts and not self._is_judged:
+            self._lengths.scale("all", math.sqrt(self._changed))
+
+    def _is_beyond_own(self, changed: float) -> bool:
         """Whether a mean is far too long compared with this member's contribution: before there are rounds to compare
         with, a member may have summed wrongly.  Contributions of honest members differ by far less.
         """
-        if not any(each.gave for each in found):
+        if not self._gave:
             return False
         # A member that has fit its data contributes almost nothing, which is correct.
-        agreed = math.sqrt(sum(each.agreed for each in found))
-        moved = max(math.sqrt(sum(each.moved for each in found)), LEAST_MOVE * agreed)
+        moved = max(math.sqrt(self._moved), LEAST_MOVE * math.sqrt(self._agreed))
         return 0 < moved < changed / BEYOND_OWN
 
 

@@ -1,6 +1,5 @@
 """Rounds that average gradients.  After nodes have joined or left, separate rounds average models a few times."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from atoll.collectives.judge import FAR_OUT_GRADIENT
@@ -12,7 +11,7 @@ from atoll.strategies.rounds.composition import Meeting, RoundParts
 from atoll.strategies.rounds.driver import LEAST_WAIT_S, Driver
 from atoll.strategies.rounds.fragment import Fragment
 from atoll.strategies.rounds.models import ModelRounds
-from atoll.strategies.rounds.outcome import BlockOutcome, Outcome, Pending
+from atoll.strategies.rounds.outcome import BlockOutcome, Pending
 from atoll.strategies.talk import Spawn, Talk
 from atoll.vectors import Vector, all_finite
 from atoll.vectors import digest as digest_of
@@ -36,6 +35,8 @@ class GradientRounds(Talk):
         self._post = parts.post
         self._driver = Driver(replica, parts, self)
         self._merged = False
+        self._accepted: list[BlockOutcome] = []
+        """The current round's results so far."""
         meeting = Meeting(
             steady=parts.meeting.steady, handover="model" if parts.meeting.handover == "model" else "optimizer"
         )
@@ -68,6 +69,9 @@ class GradientRounds(Talk):
     def bytes_per_value(self) -> int:
         return self._models.bytes_per_value + self._driver.blocks[0].bytes_per_value
 
+    async def settle(self) -> None:
+        await self._models.settle()
+
     def save(self) -> Saved:
         return under("models", self._models.save()) | self._driver.save()
 
@@ -94,7 +98,7 @@ class GradientRounds(Talk):
     async def snapshots(self, fragment: Fragment, step: int, *, corrected: bool) -> tuple[list[Vector | None], int]:
         return [block.collected() for block in fragment.blocks], step - fragment.step + corrected
 
-    def all_took_part(self) -> None:
+    def all_took_part(self, key: int, place: int) -> None:
         """Gradients are kept for no one."""
 
     def finish(self, found: BlockOutcome, digest: str) -> tuple[BlockOutcome, str]:
@@ -103,8 +107,18 @@ class GradientRounds(Talk):
         mean = self._post(found.mean) if self._post else found.mean
         return replace(found, mean=mean), digest_of(mean, digest)
 
-    def follow(self, pending: Pending, outcome: Outcome, *, late: bool) -> Callable[[], None]:
-        return lambda: self._change_gradient(outcome.blocks, adds=late or pending.alone > 1)
+    def accept(self, found: BlockOutcome, key: int) -> None:  # noqa: ARG002 - the shape
+        self._accepted.append(found)
+
+    def forget(self) -> None:
+        """A gradient is of use as a whole."""
+        self._accepted.clear()
+
+    async def apply(self, pending: Pending, *, late: bool) -> None:
+        accepted, self._accepted = self._accepted, []
+        for found in accepted:
+            found.block.commit(found.unsent)
+        await self._replica.touch(lambda: self._change_gradient(accepted, adds=late or pending.alone > 1))
 
     def _change_gradient(self, blocks: list[BlockOutcome], *, adds: bool) -> None:
         taken = [(found, found.mean) for found in blocks if found.mean is not None]

@@ -1,9 +1,12 @@
 """A node's past agreements: they show nodes that were apart the last state that they had in common.
 
-An agreement is named after the view that it was made in and its number there.  A node remembers its last two, and those
-that views ended with.  When a view is installed, every member knows where every other stands (`Standing`), and all find
-the same agreement to continue from (`common_agreement`): the one from which most work survives.  A node that holds it
-keeps its model, and the next round merges the changes of each since then; any other node receives it from a holder.
+An agreement is named after the view that it was made in and its number there: members agree block by block.  A node
+remembers its last ones, as far back as other members may be behind, and those that views ended with.  Agreements share
+the blocks in which they do not differ.
+
+When a view is installed, every member knows where every other stands (`Standing`), and all find the same agreement to
+continue from (`common_agreement`): the one from which most work survives.  A node that holds it keeps its model, and
+the next round merges the changes of each since then; any other node receives it from a holder.
 """
 
 from collections.abc import Mapping
@@ -25,7 +28,7 @@ KEPT = 4
 """How many agreements at ends of views are kept, for small models."""
 SMALL_BYTES = 16 << 20
 """For larger models only the last one is kept: each is a copy of the model."""
-MOST_AGREEMENTS = 2 * (KEPT + 2)
+MOST_AGREEMENTS = 64
 LONGEST_NAME = 200
 
 
@@ -142,17 +145,19 @@ def _together(standings: Mapping[str, Standing], names: list[str]) -> Work:
 
 
 class Lineage:
-    """One node's agreements, oldest first, each with the values that the node then held, one vector per fragment.
+    """One node's agreements, oldest first, each with the values that the node then held, one vector per block.
 
     Args:
         held: the node's initial values.
         start: the name of that agreement; the same for all nodes that begin together.
+        behind: by how many agreements other members may be behind.
         is_new: whether that is not the run's model, but the node's own.
     """
 
-    def __init__(self, held: list[Vector], start: Agreement = START, *, is_new: bool = False) -> None:
+    def __init__(self, held: list[Vector], start: Agreement = START, *, behind: int = 1, is_new: bool = False) -> None:
         self._held: dict[Agreement, list[Vector]] = {start: held}
         self._ends: list[Agreement] = []
+        self._behind = behind
         self._kept = KEPT if sum(vector.nbytes for vector in held) <= SMALL_BYTES else 1
         self.is_new = is_new
 
@@ -171,20 +176,23 @@ class Lineage:
 
     def agreed(self, view: str, number: int, held: list[Vector]) -> None:
         self._held[view, number] = held
-        keep = {*self._ends, *list(self._held)[-2:]}
+        keep = {*self._ends, *list(self._held)[-1 - self._behind :]}
         self._held = {agreement: vectors for agreement, vectors in self._held.items() if agreement in keep}
 
-    def everybody_holds(self, *, all_are_here: bool) -> None:
-        """Called when all members of the view have contributed to the round after the current agreement.  So all hold
-        that agreement, and none of them needs the one before it.
+    def everybody_holds(self, agreement: Agreement, *, all_are_here: bool) -> None:
+        """Called when all members of the view hold an agreement, or a later one: nobody needs those before it.
 
         Args:
+            agreement: one of this node's.
             all_are_here: whether the view has all members of the run: then nobody is away with an older agreement.
         """
+        if agreement not in self._held:
+            return
         if all_are_here:
             self._ends = []
-        keep = {*self._ends, self.current}
-        self._held = {agreement: vectors for agreement, vectors in self._held.items() if agreement in keep}
+        names = list(self._held)
+        keep = {*self._ends, *names[names.index(agreement) :]}
+        self._held = {each: vectors for each, vectors in self._held.items() if each in keep}
 
     def ends(self) -> None:
         """Called when a view ends in which the node was not alone."""

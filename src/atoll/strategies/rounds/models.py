@@ -24,10 +24,11 @@ from atoll.strategies.replica import Quantity, Replica
 from atoll.strategies.rounds.block import Agreed
 from atoll.strategies.rounds.composition import RoundParts
 from atoll.strategies.rounds.driver import FIRST_WAIT_S, Driver
+from atoll.strategies.rounds.exchange import BLOCKS_UNDER_WAY
 from atoll.strategies.rounds.fragment import Fragment
 from atoll.strategies.rounds.handover import Handed, Handover
 from atoll.strategies.rounds.lineage import START, Lineage, Standing, common_agreement
-from atoll.strategies.rounds.outcome import BlockOutcome, Outcome, Pending
+from atoll.strategies.rounds.outcome import BlockOutcome, Pending
 from atoll.strategies.talk import Spawn, Talk
 from atoll.trace import Joined
 from atoll.vectors import Vector, all_finite, as_array, of_array
@@ -65,6 +66,10 @@ class ModelRounds(Talk):
         self._lineage = Lineage([])
         self._was_alone = replica.group.is_alone
         """Whether the node was alone in the current or last view: nobody else holds its agreements from then."""
+        self._accepted: list[BlockOutcome] = []
+        """Results that are agreed on, and not in the model yet."""
+        self._before_round = START
+        """The agreement that the current round began from."""
         self._common: list[Vector] | None = None
         """The agreement that the view continues from, if this node holds it."""
         self._is_sole_holder = False
@@ -85,7 +90,7 @@ class ModelRounds(Talk):
         self._driver.start(spawn)
         world = self._replica.world
         start = self._own_start() if world.is_late else START
-        self._lineage = Lineage(self._driver.held, start, is_new=not world.is_founder)
+        self._lineage = Lineage(self._driver.held, start, behind=self._behind, is_new=not world.is_founder)
 
     async def after_gradient(self) -> None:
         if self._driver.blocks[0].pulls:
@@ -99,17 +104,25 @@ class ModelRounds(Talk):
                 gradient[block.span] += pull
         self._replica.write(Quantity.GRADIENT, gradient)
 
+    @property
+    def _behind(self) -> int:
+        """By how many blocks other members may be behind."""
+        return min(BLOCKS_UNDER_WAY, max(len(fragment.blocks) for fragment in self._driver.fragments))
+
     async def after_step(self) -> bool:
         if not isinstance(self._driver.blocks[0].correction, Uncorrected):
             await self._replica.touch(self._correct)
         group = self._replica.group
+        await self.settle()
         if group.held or self._driver.is_astray:
             return False
         if self._handover.is_under_way:
             return await self._join()
         if self._is_sole_holder:
             await self._hand_out_own()
-        return not group.is_alone and await self._driver.turn()
+        merged = not group.is_alone and await self._driver.turn()
+        await self.settle()
+        return merged
 
     @property
     def bytes_per_value(self) -> int:
@@ -117,7 +130,9 @@ class ModelRounds(Talk):
 
     @property
     def is_idle(self) -> bool:
-        return not self._handover.is_under_way and not self._is_sole_holder and self._driver.is_idle
+        if self._accepted or self._handover.is_under_way or self._is_sole_holder:
+            return False
+        return self._driver.is_idle
 
     def save(self) -> Saved:
         """The last agreed model, and the values that this node has not sent yet.
@@ -153,14 +168,23 @@ class ModelRounds(Talk):
 
     async def snapshots(self, fragment: Fragment, step: int, *, corrected: bool) -> tuple[list[Vector | None], int]:  # noqa: ARG002
         replica = self._replica
+        self._before_round = self._lineage.current
         start = fragment.span.start
         read = partial(replica.read, Quantity.PARAMETERS, fragment.span)
         values = await replica.touch(read)
         return [values[block.span.start - start : block.span.stop - start] for block in fragment.blocks], 1
 
-    def all_took_part(self) -> None:
-        replica = self._replica
-        self._lineage.everybody_holds(all_are_here=len(replica.group.view.members) == len(replica.members))
+    def all_took_part(self, key: int, place: int) -> None:
+        """Members that contribute to a block hold all but the last few before it (`Exchange`)."""
+        replica, before = self._replica, self._before_round
+        if place >= self._behind:
+            before = replica.group.view.name, self._number(key, place - self._behind)
+        self._common = None  # nobody needs to be handed what the view began from
+        self._lineage.everybody_holds(before, all_are_here=len(replica.group.view.members) == len(replica.members))
+
+    def _number(self, key: int, place: int) -> int:
+        """The number of an agreement in its view."""
+        return key * max(len(fragment.blocks) for fragment in self._driver.fragments) + place + 1
 
     def finish(self, found: BlockOutcome, digest: str) -> tuple[BlockOutcome, str]:
         agreed = found.block.follows(found.mean)
@@ -170,23 +194,33 @@ class ModelRounds(Talk):
             agreed = Agreed(agreed.kept, agreed.kept)  # the change is enough, and more exact
         return replace(found, mean=None, agreed=agreed, change=change), digest
 
-    def follow(self, pending: Pending, outcome: Outcome, *, late: bool) -> Callable[[], None]:  # noqa: ARG002
-        for found in outcome.blocks:
-            found.block.is_handed = False
-            assert found.agreed is not None
-            if found.counts:
-                found.block.agree(found.agreed, found.missed)
-        self._lineage.agreed(self._replica.group.view.name, pending.meeting.key + 1, self._driver.held)
-        steps = Steps(pending.step, self._replica.steps - pending.step, len(self._replica.members))
-        return lambda: self._change_model(outcome.blocks, steps)
+    def accept(self, found: BlockOutcome, key: int) -> None:
+        assert found.agreed is not None
+        found.block.commit(found.unsent)
+        found.block.is_handed = False
+        if found.counts:
+            found.block.agree(found.agreed, found.missed)
+        self._lineage.agreed(self._replica.group.view.name, self._number(key, found.place), self._driver.held)
+        self._accepted.append(found)
 
-    def _change_model(self, blocks: list[BlockOutcome], steps: Steps) -> None:
-        """Applies the agreed result to the model, block by block."""
+    def forget(self) -> None:
+        """Blocks of models were agreed on one by one, and stay."""
+
+    async def apply(self, pending: Pending, *, late: bool) -> None:  # noqa: ARG002
+        await self.settle()
+
+    async def settle(self) -> None:
+        while self._accepted:
+            accepted, self._accepted = self._accepted, []
+            await self._replica.touch(partial(self._change_model, accepted))
+
+    def _change_model(self, accepted: list[BlockOutcome]) -> None:
         model, replica = Quantity.PARAMETERS, self._replica
-        for found in blocks:
+        for found in accepted:
             span = found.block.span
             assert found.agreed is not None
             agreed = found.agreed.values
+            steps = Steps(found.step, replica.steps - found.step, len(replica.members))
             if found.snapshot is None:
                 replica.write(model, agreed, span)
             elif not found.counts:
@@ -254,12 +288,21 @@ class ModelRounds(Talk):
             self._is_sole_holder = True
         else:
             self._common = self._lineage.back_to(common.agreement)
-            self._driver.begin_from(self._common)
+            self._begin_from(self._common)
         if self._replica.world.name in common.holders and len(view.members) > 1:
             self._lineage.is_new = False
         self._handover.changed()
         if self._on_view:
             self._on_view()
+
+    def _begin_from(self, held: list[Vector], *, handed: bool = False) -> None:
+        """All members continue from `held`: later results do not get into the model any more."""
+        self._driver.begin_from(held, handed=handed)
+        self._accepted = [
+            found
+            for found in self._accepted
+            if not handed and found.agreed is not None and found.block.agreed is found.agreed.kept
+        ]
 
     def _begin_anew(self) -> None:
         if self._steady:
@@ -283,7 +326,7 @@ class ModelRounds(Talk):
             self._common = self._lineage.held
         else:
             self._common = [block.kept(values[block.span]) for block in self._driver.blocks]
-            self._driver.begin_from(self._common)
+            self._begin_from(self._common)
         self._lineage.agreed(self._replica.group.view.name, 0, self._common)
         self._handover.changed()
 
@@ -300,7 +343,7 @@ class ModelRounds(Talk):
             return False
         held, self._driver.buffers = handed.held, handed.buffers
         was_new = self._lineage.is_new  # else its own model is as good until the first round
-        self._driver.begin_from(held, handed=True)
+        self._begin_from(held, handed=True)
         self._lineage.adopt(handed.agreement, held)
         self._common = held
         self._handover.end()

@@ -1,11 +1,8 @@
 """A round in progress, its result, and the interface of the quantity that it averages."""
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
-
-import numpy as np
 
 from atoll.collectives import Round
 from atoll.strategies.rounds.block import Agreed, Block
@@ -24,12 +21,18 @@ class Pending:
     via: str
     fragment: Fragment
     snapshots: "list[Vector | None]"
-    """The member's own values, one vector per block; `None` where they were unusable."""
+    """The member's own values, one vector per block; `None` where they were unusable, or the block is done."""
     step: int
     alone: int
     """How many steps' gradients the snapshot holds."""
     since: float
     task: "asyncio.Task[Outcome | None]"
+
+    def abandon(self) -> None:
+        """Abandons the rest of the round: what was contributed to it is unsent again."""
+        self.task.cancel()
+        for block, snapshot in zip(self.fragment.blocks, self.snapshots, strict=True):
+            block.abandon(snapshot)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,10 @@ class BlockOutcome:
     """The result of a round for one block."""
 
     block: Block
+    place: int
+    """The number of the block in the round."""
+    step: int
+    """The node's step when the snapshot was taken."""
     snapshot: Vector | None
     """The member's own values; `None`: unusable, so that it continues with the agreed ones."""
     unsent: Vector | None
@@ -55,19 +62,11 @@ class BlockOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of a round."""
+    """The result of a round.  Its blocks were accepted one by one."""
 
     via: str
     tail: Trailer
-    blocks: list[BlockOutcome]
-    digest: str = ""
-    is_refused: bool = False
-    """Whether its sum is implausible."""
-
-    @classmethod
-    def refused(cls, via: str, members: int) -> "Outcome":
-        nothing = np.zeros(0, dtype=np.float32)
-        return cls(via, Trailer(0.0, np.zeros(members, dtype=np.int64), nothing, nothing), [], is_refused=True)
+    digest: str
 
 
 class Averaged(Protocol):
@@ -88,8 +87,13 @@ class Averaged(Protocol):
     async def snapshots(self, fragment: Fragment, step: int, *, corrected: bool) -> tuple[list[Vector | None], int]:
         """A member's contribution to a round, one vector per block, and how many steps' gradients are in it."""
 
-    def all_took_part(self) -> None:
-        """Called when all members have contributed to the current round."""
+    def all_took_part(self, key: int, place: int) -> None:
+        """Called when all members have contributed to a block.
+
+        Args:
+            key: the round's number.
+            place: the block's.
+        """
 
     def finish(self, found: BlockOutcome, digest: str) -> tuple[BlockOutcome, str]:
         """Completes the result of a round for a block, on a thread outside the event loop.
@@ -99,5 +103,16 @@ class Averaged(Protocol):
             digest: of the blocks before it; returned with this one's.
         """
 
-    def follow(self, pending: Pending, outcome: Outcome, *, late: bool) -> Callable[[], None]:
-        """Accepts the result of a round.  Returns a function that applies it to the model, which takes a while."""
+    def accept(self, found: BlockOutcome, key: int) -> None:
+        """Accepts the result of a block, in the order of blocks.
+
+        Args:
+            found: the result.
+            key: the round's number.
+        """
+
+    async def apply(self, pending: Pending, *, late: bool) -> None:
+        """Applies the results of a round's blocks that were accepted, at a step boundary."""
+
+    def forget(self) -> None:
+        """Called when a round is abandoned: results that were accepted and count only together are dropped."""
