@@ -5,12 +5,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from atoll.codecs import kernels
 from atoll.codecs.base import Codec, as_bytes, from_bytes, register, slabs
 from atoll.codecs.bits import pack, packed_size, unpack
 
 __all__ = ["Blocks"]
 
 BLOCK = 256
+LEAST = 2.0**-126
+"""A block of smaller values is divided by this: the least number that every device computes with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,16 +30,24 @@ class Blocks(Codec):
         return 4 * -(-count // BLOCK) + packed_size(count, self.bits)
 
     def encode(self, values: Tensor, key: int = 0) -> Tensor:  # noqa: ARG002 - the shape of a codec
+        if kernels.available(values):
+            encoded = torch.empty(self.size(len(values)), dtype=torch.uint8, device=values.device)
+            kernels.blocks_encoded(values, encoded, block=BLOCK, bits=self.bits)
+            return encoded
         scales, codes = [], []
         for slab in slabs(values, BLOCK):
             rows = _rows(slab)
             scale = rows.abs().amax(1, keepdim=True) / self._largest
-            code = (rows / scale.clamp_min(1e-38)).round_().clamp_(-self._largest, self._largest)
+            code = (rows / scale.clamp_min(LEAST)).round_().clamp_(-self._largest, self._largest)
             scales.append(scale.flatten())
             codes.append(pack((code + self._largest).flatten()[: len(slab)].to(torch.uint8), self.bits))
         return as_bytes(*scales, *codes) if scales else values.new_zeros(0, dtype=torch.uint8)
 
     def decode(self, encoded: Tensor, count: int, key: int = 0) -> Tensor:  # noqa: ARG002
+        if kernels.available(encoded):
+            values = torch.empty(count, device=encoded.device)
+            kernels.blocks_decoded(encoded, values, block=BLOCK, bits=self.bits)
+            return values
         blocks = -(-count // BLOCK)
         scales = from_bytes(encoded, torch.float32, 0, blocks)
         codes = unpack(encoded[4 * blocks :], count, self.bits).float() - self._largest

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from atoll.codecs import kernels
 from atoll.codecs.base import SLAB, Codec, as_bytes, from_bytes, register, slabs
 from atoll.codecs.bits import pack, packed_size, unpack
 
@@ -26,6 +27,10 @@ class Codebook(Codec):
         return (2 << self.bits) * -(-count // BLOCK) + packed_size(count, self.bits)
 
     def encode(self, values: Tensor, key: int = 0) -> Tensor:  # noqa: ARG002 - the shape of a codec
+        if kernels.available(values):
+            encoded = torch.empty(self.size(len(values)), dtype=torch.uint8, device=values.device)
+            kernels.codebook_encoded(values, encoded, block=BLOCK, bits=self.bits)
+            return encoded
         books, codes = [], []
         for slab in slabs(values, BLOCK):
             whole = len(slab) // BLOCK * BLOCK
@@ -37,6 +42,10 @@ class Codebook(Codec):
         return as_bytes(*books, *codes) if books else values.new_zeros(0, dtype=torch.uint8)
 
     def decode(self, encoded: Tensor, count: int, key: int = 0) -> Tensor:  # noqa: ARG002
+        if kernels.available(encoded):
+            values = torch.empty(count, device=encoded.device)
+            kernels.codebook_decoded(encoded, values, block=BLOCK, bits=self.bits)
+            return values
         blocks, entries = -(-count // BLOCK), 2**self.bits
         books = from_bytes(encoded, torch.bfloat16, 0, blocks * entries).float().view(blocks, entries)
         codes = encoded[2 * blocks * entries :]

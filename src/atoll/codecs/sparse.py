@@ -6,6 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from atoll.codecs import kernels
 from atoll.codecs.base import Codec, as_bytes, from_bytes, register, slabs
 from atoll.codecs.bits import pack, packed_size, unpack, width
 from atoll.codecs.codebook import bins
@@ -71,6 +72,17 @@ class ChunkTopK(Codec):
         if not len(values):
             return values.new_zeros(0, dtype=torch.uint8)
         _, keep = self._shape(len(values))
+        chosen, where = self._chosen(values, keep)
+        packed = pack(where, width(self.chunk - 1))
+        if self.bits == 16:
+            return as_bytes(chosen.to(torch.bfloat16), packed)
+        book, code = bins(chosen.view(1, -1), 2)
+        return as_bytes(book.to(torch.bfloat16), pack(code.flatten(), 2), packed)
+
+    def _chosen(self, values: Tensor, keep: int) -> tuple[Tensor, Tensor]:
+        """The largest values of all chunks, and their places in their chunks."""
+        if kernels.available(values):
+            return kernels.largest(values, chunk=self.chunk, keep=keep)
         found, places = [], []
         for slab in slabs(values, self.chunk):
             missing = -len(slab) % self.chunk
@@ -78,12 +90,7 @@ class ChunkTopK(Codec):
             place = _largest(rows.abs(), keep)
             found.append(rows.gather(1, place).flatten())
             places.append(place.flatten())
-        chosen, where = torch.cat(found), torch.cat(places)
-        packed = pack(where, width(self.chunk - 1))
-        if self.bits == 16:
-            return as_bytes(chosen.to(torch.bfloat16), packed)
-        book, code = bins(chosen.view(1, -1), 2)
-        return as_bytes(book.to(torch.bfloat16), pack(code.flatten(), 2), packed)
+        return torch.cat(found), torch.cat(places)
 
     def decode(self, encoded: Tensor, count: int, key: int = 0) -> Tensor:  # noqa: ARG002
         chunks, keep = self._shape(count)

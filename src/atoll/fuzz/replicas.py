@@ -3,7 +3,7 @@ events.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -57,6 +57,9 @@ class PlainReplica:
         if quantity is Quantity.BUFFERS:
             return self.buffers.clone()
         return (self.gradient if quantity is Quantity.GRADIENT else self.values)[span].clone()
+
+    def read_blocks(self, spans: Sequence[slice]) -> list[Vector]:
+        return [self.read(Quantity.PARAMETERS, span) for span in spans]
 
     def write(self, quantity: Quantity, values: Vector, span: slice = WHOLE) -> None:
         if quantity is Quantity.BUFFERS:

@@ -114,7 +114,8 @@ class Agent:
         return self._replica.memory()
 
     def begin(self, model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
-        replica = ScriptReplica(self.world, self.world.names, model, optimizers)
+        replica = ScriptReplica(self.world, self.world.names, model, optimizers, in_script=self._thread.in_caller)
+        self.world.around = replica.streams.beside
         self._refuse_another_size(replica.size)
         self._thread.call(self._begin(replica))
         self._replica = replica
@@ -191,6 +192,7 @@ class Agent:
 
     async def _begin(self, replica: ScriptReplica) -> None:
         world = self.world
+        replica.streams.enter()
         if not world.is_late and len(world.names) > 1:
             await self._take_first_model(replica)
         talk = self._talk = parse_strategy(self.strategy).start(replica)
@@ -199,7 +201,7 @@ class Agent:
                 "%s: %.0f M parameters; %s needs up to %.1f GB beyond training (%.1f times the weights in float32)",
                 *(world.name, replica.size / 1e6, self.strategy, more / 1e9, talk.bytes_per_value / 4),
             )
-        await world.offload(talk.prepare)
+        await replica.touch(talk.prepare)
         self._talk.start(self._thread.spawn)
         if world.name == world.names[0] or world.is_late:
             world.record(self._started(replica.size))
@@ -228,11 +230,11 @@ class Agent:
         if self._replica is None:
             raise CheckpointError("run.checkpoint: call run.wrap first, so that there is a state to save")
         await self._talk.settle()
-        replica = await self.world.offload(self._replica.save)
-        return {**under("replica", replica), **under("talk", self._talk.save())}
+        saved = await self._replica.touch(self._replica.save)
+        return {**under("replica", saved), **under("talk", self._talk.save())}
 
     async def _load(self, saved: Saved) -> None:
         assert self._replica is not None
         replica = self._replica
-        await self.world.offload(lambda: replica.load(section("replica", saved)))
+        await replica.touch(lambda: replica.load(section("replica", saved)))
         self._talk.load(section("talk", saved))

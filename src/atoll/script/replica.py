@@ -1,7 +1,8 @@
 """A user's own model and optimiser, as strategies see them."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol, TypeVar
 
 import torch
 from torch import nn
@@ -12,29 +13,67 @@ from atoll.state import Saved
 from atoll.strategies import Quantity, Work
 from atoll.training.own import OwnReplica
 from atoll.training.parameters import Parameters
+from atoll.training.streams import Streams
 from atoll.vectors import WHOLE, Vector
 from atoll.world.base import World
 
 __all__ = ["ScriptReplica"]
 
+T = TypeVar("T")
+FEW_VALUES = 1 << 15
+"""Smaller models are read and changed at once, in the thread that asks: faster than another thread."""
+
+
+class InScript(Protocol):
+    """Runs work in the script's thread."""
+
+    def __call__(self, work: Callable[[], T]) -> Awaitable[T]: ...
+
 
 class ScriptReplica(OwnReplica):
-    """One node's model and optimiser; its data is the script's."""
+    """One node's model and optimiser; its data is the script's.
+
+    Args:
+        world: the node's world.
+        members: all nodes of the run.
+        model: the model.
+        optimizers: its optimisers.
+        in_script: runs work in the script's thread, which waits meanwhile.
+    """
 
     def __init__(
-        self, world: World, members: tuple[str, ...], model: nn.Module, optimizers: Sequence[Optimizer]
+        self,
+        world: World,
+        members: tuple[str, ...],
+        model: nn.Module,
+        optimizers: Sequence[Optimizer],
+        *,
+        in_script: InScript,
     ) -> None:
         super().__init__(world, members, model, optimizers)
+        self._in_script = in_script
         self.changed = False
         """Whether a strategy has changed the model; the reader resets it."""
         self.remembers_anew = False
         """Whether its optimiser received another node's state; the reader resets it."""
         self._tensors: list[torch.Tensor] = []
         self._known: Parameters | None = None
+        self._size, self._device = self._parameters.size, self._parameters.device
+        self.streams = Streams(self._device)
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    @property
+    def device(self) -> torch.device:
+        return self._device
 
     @property
     def _parameters(self) -> Parameters:
-        """The index of the model's tensors, made again when the tensors change (`.to()` makes new buffers)."""
+        """The index of the model's tensors, made again when the tensors change (`.to()` makes new buffers).  Between
+        step boundaries they may be anything: FSDP2 puts whole tensors in the place of shards.
+        """
         tensors = [*self.model.parameters(), *self.model.buffers()]
         if self._known is None or not _same(tensors, self._tensors):
             known = Parameters(self.model)
@@ -52,6 +91,17 @@ class ScriptReplica(OwnReplica):
         self.work[self.rank] += samples
 
     # For strategies ---
+
+    async def touch(self, work: Callable[[], T]) -> T:
+        if self.device.type == "cpu" and self.size < FEW_VALUES:
+            return work()
+        return await self._in_script(lambda: self.streams.at_boundary(work))
+
+    def read(self, quantity: Quantity, span: slice = WHOLE) -> Vector:
+        return self.streams.shared(super().read(quantity, span))
+
+    def read_blocks(self, spans: Sequence[slice]) -> list[Vector]:
+        return [self.streams.shared(values) for values in super().read_blocks(spans)]
 
     def write(self, quantity: Quantity, values: Vector, span: slice = WHOLE) -> None:
         self.changed = True

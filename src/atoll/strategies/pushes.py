@@ -231,7 +231,8 @@ class PushTalk(Talk):
         targets = [name for name in chosen if world.peer(name).reachable]
         if not targets:
             return
-        values = await self._replica.touch(lambda: self._replica.read(Quantity.PARAMETERS))
+        model, buffers = Quantity.PARAMETERS, Quantity.BUFFERS
+        values, more = await self._replica.touch(lambda: (self._replica.read(model), self._replica.read(buffers)))
         if not await world.offload(lambda: all_finite(values), values=len(values)):
             world.record(ContributionRefused(at=world.now, node=world.name, name="push", why="not finite"))
             return
@@ -239,8 +240,7 @@ class PushTalk(Talk):
         if self._merge.conserves_mass:
             weight = self._own.mass / (len(targets) + 1)
             self._own.mass = weight
-        buffers = self._replica.read(Quantity.BUFFERS)
-        arrival = Arrival(world.name, world.now, values, self._replica.work.copy(), buffers, weight)
+        arrival = Arrival(world.name, world.now, values, self._replica.work.copy(), more, weight)
         for name in targets:
             self._number += 1
             self._known.setdefault(name, Acquaintance()).since = world.now

@@ -5,7 +5,7 @@ or after the update; so only training touches parameters, and a strategy never s
 """
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -17,17 +17,24 @@ from atoll.state import Saved
 from atoll.vectors import WHOLE, Vector
 from atoll.world.base import World
 
-__all__ = ["BLOCK_VALUES", "MOST_WORK", "Quantity", "Replica", "Work"]
+__all__ = ["BLOCK_VALUES", "MOST_WORK", "Quantity", "Replica", "Work", "block_values"]
 
 T = TypeVar("T")
 Work = NDArray[np.int64]
 """How many samples of each member a model state includes, by the members' order."""
 BLOCK_VALUES = 1 << 20
-"""How many values a block of a model has at most: few enough to stay in a cache, and to be sent while others are
-encoded.
-"""
+"""How many values a block of a model has: few enough to stay in a cache, and to be sent while others are encoded."""
+BLOCK_UNIT = 4096
+"""Blocks are a multiple of what codecs look at together."""
+MOST_BLOCKS = 128
+"""Larger models have larger blocks: each block takes some Python, whatever its size."""
 MOST_WORK = 1 << 53
 """No node can have done more."""
+
+
+def block_values(size: int) -> int:
+    """How many values a block has at most, in a model of `size` values; the same on all nodes."""
+    return max(BLOCK_VALUES, -(-size // (MOST_BLOCKS * BLOCK_UNIT)) * BLOCK_UNIT)
 
 
 class Quantity(enum.Enum):
@@ -84,6 +91,9 @@ class Replica(Protocol):
 
     def read(self, quantity: Quantity, span: slice = WHOLE) -> Vector:
         """A copy of all parameters, of their gradients, or of all buffers, as one vector; or of a span of them."""
+
+    def read_blocks(self, spans: Sequence[slice]) -> list[Vector]:
+        """A copy of each of several spans of the parameters."""
 
     def write(self, quantity: Quantity, values: Vector, span: slice = WHOLE) -> None:
         """Replaces all parameters, their gradients, or all buffers; or a span of the parameters."""

@@ -13,7 +13,7 @@ from atoll.errors import CheckpointError
 from atoll.membership import Group
 from atoll.state import Saved, note, read_note, section, under
 from atoll.strategies import Quantity, Work
-from atoll.strategies.replica import BLOCK_VALUES
+from atoll.strategies.replica import block_values
 from atoll.training.optimizer_state import as_array, remember, what_is_remembered
 from atoll.training.parameters import Parameters, local
 from atoll.vectors import WHOLE, Vector
@@ -33,8 +33,6 @@ class OwnReplica(abc.ABC):
         model: the model.
         optimizers: its optimisers.
     """
-
-    block_values = BLOCK_VALUES
 
     def __init__(
         self, world: World, members: tuple[str, ...], model: nn.Module, optimizers: Sequence[Optimizer]
@@ -61,6 +59,10 @@ class OwnReplica(abc.ABC):
         return self._parameters.size
 
     @property
+    def block_values(self) -> int:
+        return block_values(self.size)
+
+    @property
     def device(self) -> torch.device:
         return self._parameters.device
 
@@ -79,6 +81,9 @@ class OwnReplica(abc.ABC):
         if quantity is Quantity.PARAMETERS:
             return index.read(span)
         return (index.read_gradient() if quantity is Quantity.GRADIENT else index.read_buffers())[span]
+
+    def read_blocks(self, spans: Sequence[slice]) -> list[Vector]:
+        return self._parameters.read_each(spans)
 
     def write(self, quantity: Quantity, values: Vector, span: slice = WHOLE) -> None:
         index = self._parameters

@@ -10,9 +10,8 @@ correction may touch them.
 """
 
 import itertools
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
-from contextlib import contextmanager
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,64 +48,78 @@ class Parameters:
         self.buffer_size = sum(tensor.numel() for tensor in self._buffers)
         self.device = self._tensors[0].device
         self._ends: list[int] = ends[1:]
-
-    def _views(self, values: Tensor) -> list[Tensor]:
-        return _views(values, self._tensors)
+        self._known: dict[tuple[int, int], _Parts] = {}
 
     def read(self, span: slice = WHOLE) -> Vector:
         """A copy of all values, or of a span of them."""
-        with self._parts(span) as parts:
-            return _read(parts, sum(part.numel() for part in parts), self.device)
+        return self.read_each([span])[0]
+
+    def read_each(self, spans: Sequence[slice]) -> list[Vector]:
+        """A copy of each of several spans, by one operation: a GPU is told only once."""
+        copies: list[Vector] = []
+        targets: list[Tensor] = []
+        sources: list[Tensor] = []
+        for span in spans:
+            found = self._parts(span)
+            copies.append(empty(found.size, self.device))
+            targets += found.split(copies[-1])
+            sources += found.parts
+        _copy(targets, sources)
+        return copies
 
     def write(self, values: Vector, span: slice = WHOLE) -> None:
-        with self._parts(span) as parts:
-            _write(parts, values)
+        found = self._parts(span)
+        _copy(found.parts, found.split(values))
+        found.put_back()
 
     def add(self, change: Vector, span: slice = WHOLE) -> None:
-        with torch.no_grad(), self._parts(span) as parts:
-            torch._foreach_add_(parts, _views(change, parts))
+        found = self._parts(span)
+        if found.parts:
+            with torch.no_grad():
+                torch._foreach_add_(found.parts, found.split(change))
+        found.put_back()
 
-    @contextmanager
-    def _parts(self, span: slice) -> Iterator[list[Tensor]]:
+    def _parts(self, span: slice) -> "_Parts":
         """The tensors in a span of the vector, and the parts of tensors at its ends."""
         start, stop, _ = span.indices(self.size)
-        if (start, stop) == (0, self.size):
-            yield self._tensors
-            return
-        first = bisect_right(self._ends, start)
+        if (start, stop) not in self._known:
+            found = _Parts(*self._cut(start, stop))
+            if found.copies:  # of the values as they are now
+                return found
+            self._known[start, stop] = found
+        return self._known[start, stop]
+
+    def _cut(self, start: int, stop: int) -> tuple[list[Tensor], list[tuple[Tensor, Tensor]]]:
         parts, copies = [], []
-        for place in range(first, bisect_left(self._ends, stop) + 1):
+        for place in range(bisect_right(self._ends, start), len(self.ranges)):
             tensor, range_ = self._tensors[place], self.ranges[place]
-            if start <= range_.start and range_.stop <= stop:
-                parts.append(tensor)
-                continue
+            if range_.start >= stop:
+                break
             flat = tensor.reshape(-1)
             if flat.data_ptr() != tensor.data_ptr():  # it lies in another order in memory: `channels_last`
                 copies.append((tensor, flat))
             parts.append(flat[max(start, range_.start) - range_.start : min(stop, range_.stop) - range_.start])
-        yield parts
-        for tensor, flat in copies:
-            tensor.copy_(flat.view(tensor.shape))
+        return parts, copies
 
     def read_buffers(self) -> Vector:
         """A copy of all buffers."""
         return _read(self._buffers, self.buffer_size, self.device)
 
     def write_buffers(self, values: Vector) -> None:
-        _write(self._buffers, values)
+        _copy(self._buffers, _views(values, self._buffers))
         for variance in self._variances:  # received values may be negative
             variance.clamp_(min=0)
 
     def read_gradient(self) -> Vector:
         """A copy of all gradients; 0 for parameters without one."""
         values = zeros(self.size, self.device)
-        for view, tensor in zip(self._views(values), self._trained, strict=False):
+        for view, tensor in zip(_views(values, self._tensors), self._trained, strict=False):
             if tensor.grad is not None:
                 view.copy_(local(tensor.grad))
         return values
 
     def write_gradient(self, values: Vector) -> None:
-        for view, tensor in zip(self._views(values), self._trained, strict=False):
+        for view, tensor in zip(_views(values, self._tensors), self._trained, strict=False):
             if tensor.grad is not None and hasattr(tensor.grad, "to_local"):
                 local(tensor.grad).copy_(view)
             else:
@@ -114,6 +127,31 @@ class Parameters:
 
     def add_gradient(self, change: Vector) -> None:
         self.write_gradient(self.read_gradient() + change)
+
+
+class _Parts:
+    """The tensors in a span, each as a vector.
+
+    Args:
+        parts: the vectors.
+        copies: tensors that lie in another order in memory, and copies of them, of which `parts` has views.
+    """
+
+    def __init__(self, parts: list[Tensor], copies: list[tuple[Tensor, Tensor]]) -> None:
+        self.parts = parts
+        self.copies = copies
+        self._sizes = [part.numel() for part in parts]
+        self.size = sum(self._sizes)
+
+    def split(self, values: Vector) -> list[Tensor]:
+        """A vector as pieces of the sizes of the parts."""
+        return list(torch.split(values, self._sizes)) if self._sizes else []
+
+    def put_back(self) -> None:
+        """Changes of copies get into the tensors."""
+        with torch.no_grad():
+            for tensor, flat in self.copies:
+                tensor.copy_(flat.view(tensor.shape))
 
 
 def _views(values: Tensor, tensors: list[Tensor]) -> list[Tensor]:
@@ -124,16 +162,14 @@ def _views(values: Tensor, tensors: list[Tensor]) -> list[Tensor]:
 
 def _read(tensors: list[Tensor], size: int, device: torch.device) -> Vector:
     values = empty(size, device)
-    if tensors:
-        with torch.no_grad():
-            torch._foreach_copy_(_views(values, tensors), tensors)
+    _copy(_views(values, tensors), tensors)
     return values
 
 
-def _write(tensors: list[Tensor], values: Vector) -> None:
-    if tensors:
+def _copy(targets: list[Tensor], sources: list[Tensor]) -> None:
+    if targets:
         with torch.no_grad():
-            torch._foreach_copy_(tensors, _views(values, tensors))
+            torch._foreach_copy_(targets, sources)
 
 
 def local(tensor: Tensor) -> Tensor:

@@ -1,3 +1,4 @@
+import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -40,3 +41,19 @@ def test_a_program_learns_that_its_run_is_closed() -> None:
     thread.close()
     with pytest.raises(AtollError, match="this run is closed"):
         thread.check()
+
+
+def test_work_for_the_program_runs_in_its_thread() -> None:
+    thread = WorldThread(_alone)
+
+    async def ask() -> int:
+        return await thread.in_caller(threading.get_ident)
+
+    async def fail() -> None:
+        await thread.in_caller(lambda: int("x"))
+
+    assert thread.call(ask()) == threading.get_ident()
+    with pytest.raises(ValueError, match="invalid literal"):
+        thread.call(fail())
+    assert thread.call(ask()) == threading.get_ident()  # as before
+    thread.close()

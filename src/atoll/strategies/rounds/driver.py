@@ -37,7 +37,7 @@ from atoll.strategies.rounds.outcome import Averaged, BlockOutcome, Outcome, Pen
 from atoll.strategies.rounds.trailer import Trailer
 from atoll.strategies.talk import Spawn
 from atoll.trace import ContributionRefused, Exchanged, Waited
-from atoll.vectors import Numbers, Vector, all_finite, as_array, of_array
+from atoll.vectors import Numbers, Vector, all_finite, as_array, of_array, zeros
 
 __all__ = ["FIRST_WAIT_S", "LEAST_WAIT_S", "Driver"]
 
@@ -109,9 +109,9 @@ class Driver:
 
     def prepare(self) -> None:
         """All members begin with this model."""
-        initial = self._replica.read(Quantity.PARAMETERS)
-        for block in self.blocks:
-            block.start(initial[block.span])
+        initial = self._replica.read_blocks([block.span for block in self.blocks])
+        for block, values in zip(self.blocks, initial, strict=True):
+            block.start(values)
 
     def start(self, spawn: Spawn) -> None:
         self._spawn = spawn
@@ -220,7 +220,9 @@ class Driver:
         replica, world = self._replica, self._replica.world
         fragment, view = self.fragments[self.number % len(self.fragments)], replica.group.view
         snapshots, alone = await self._averaged.snapshots(fragment, step, corrected=corrected)
-        buffers = replica.read(Quantity.BUFFERS)
+        buffers = zeros(0)
+        if len(self.buffers):
+            buffers = await replica.touch(lambda: replica.read(Quantity.BUFFERS))
         sound = [True] * len(snapshots)
         if not fragment.sees_soundness_later:
             sound = await world.offload(lambda: [each is None or all_finite(each) for each in snapshots])

@@ -169,10 +169,8 @@ class ModelRounds(Talk):
     async def snapshots(self, fragment: Fragment, step: int, *, corrected: bool) -> tuple[list[Vector | None], int]:  # noqa: ARG002
         replica = self._replica
         self._before_round = self._lineage.current
-        start = fragment.span.start
-        read = partial(replica.read, Quantity.PARAMETERS, fragment.span)
-        values = await replica.touch(read)
-        return [values[block.span.start - start : block.span.stop - start] for block in fragment.blocks], 1
+        spans = [block.span for block in fragment.blocks]
+        return [*await replica.touch(lambda: replica.read_blocks(spans))], 1
 
     def all_took_part(self, key: int, place: int) -> None:
         """Members that contribute to a block hold all but the last few before it (`Exchange`)."""
@@ -316,11 +314,12 @@ class ModelRounds(Talk):
     async def _hand_out_own(self) -> None:
         """Makes the current model the one that all members of the view continue from."""
         view, offload = self._replica.group.view, self._replica.world.offload
-        values = await self._replica.touch(lambda: self._replica.read(Quantity.PARAMETERS))
+        model, buffers = Quantity.PARAMETERS, Quantity.BUFFERS
+        values, more = await self._replica.touch(lambda: (self._replica.read(model), self._replica.read(buffers)))
         is_sound = await offload(lambda: all_finite(values))
         if self._replica.group.view is not view:  # nodes joined or left meanwhile
             return
-        self._driver.buffers = as_array(self._replica.read(Quantity.BUFFERS))
+        self._driver.buffers = as_array(more)
         self._is_sole_holder = False
         if not is_sound:  # the last agreed model is better
             self._common = self._lineage.held

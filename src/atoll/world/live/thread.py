@@ -2,6 +2,7 @@
 
 import asyncio
 import concurrent.futures
+import queue
 import statistics
 import threading
 import time
@@ -34,6 +35,8 @@ class WorldThread:
         self._opened: concurrent.futures.Future[LiveWorld] = concurrent.futures.Future()
         self._failure: BaseException | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._errands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        """Work for the program's thread, while it waits in `call`."""
         self._thread = threading.Thread(target=self._run, name="atoll", daemon=True)
         self._thread.start()
         self.world = self._opened.result()
@@ -79,15 +82,33 @@ class WorldThread:
             work.close()
             self._complain()
         doing: concurrent.futures.Future[T] = concurrent.futures.Future()
+        doing.add_done_callback(lambda _: self._errands.put(_nothing))
         self._loop.call_soon_threadsafe(lambda: self.spawn(_do(work, doing)))
-        while True:
-            done, _ = concurrent.futures.wait([doing], timeout=LOOK_EVERY_S)
-            if done:
-                if doing.cancelled():
+        while not doing.done():
+            try:
+                self._errands.get(timeout=LOOK_EVERY_S)()
+            except queue.Empty:
+                if not self._thread.is_alive():
                     self._complain()
-                return doing.result()
-            if not self._thread.is_alive():
-                self._complain()
+        if doing.cancelled():
+            self._complain()
+        return doing.result()
+
+    async def in_caller(self, work: Callable[[], T]) -> T:
+        """Runs `work` in the program's thread, which waits in `call`; await it in the world's thread."""
+        loop = self._loop
+        done: asyncio.Future[T] = loop.create_future()
+
+        def errand() -> None:
+            try:
+                result = work()
+            except Exception as error:  # noqa: BLE001 - raised where it is awaited
+                loop.call_soon_threadsafe(_fail, done, error)
+            else:
+                loop.call_soon_threadsafe(_finish, done, result)
+
+        self._errands.put(errand)
+        return await done
 
     def soon(self, work: Callable[[], object]) -> None:
         """Calls a function in the world's thread, and does not wait for it."""
@@ -138,3 +159,17 @@ async def _do(work: Coroutine[Any, Any, T], doing: "concurrent.futures.Future[T]
         raise
     except Exception as error:  # noqa: BLE001 - raised in the waiting thread
         doing.set_exception(error)
+
+
+def _finish(done: "asyncio.Future[T]", result: T) -> None:
+    if not done.done():  # it may be cancelled meanwhile
+        done.set_result(result)
+
+
+def _fail(done: "asyncio.Future[Any]", error: Exception) -> None:
+    if not done.done():
+        done.set_exception(error)
+
+
+def _nothing() -> None:
+    """Wakes the program's thread."""

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from typing import TypeVar
 
 from atoll.errors import UnknownPeer, nearest
@@ -84,6 +85,8 @@ class LiveWorld(World):
         """The factor by which this node is slowed down at a given time."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="training")
         self._helpers = ThreadPoolExecutor(_helpers(), thread_name_prefix="exchange")
+        self.around: Callable[[], AbstractContextManager[None]] = nullcontext
+        """A context for the work of exchanges: the stream of a GPU."""
         self._is_torch_seeded = False
         self._sent_before = 0
         self.host = Host(
@@ -188,7 +191,11 @@ class LiveWorld(World):
     async def offload(self, work: Callable[[], T], *, values: int = 0) -> T:
         if 0 < values < FEW_VALUES:  # faster than another thread
             return work()
-        return await asyncio.get_running_loop().run_in_executor(self._helpers, work)
+        return await asyncio.get_running_loop().run_in_executor(self._helpers, self._beside, work)
+
+    def _beside(self, work: Callable[[], T]) -> T:
+        with self.around():
+            return work()
 
     def _seed_torch(self) -> None:
         """Seeds torch once, with the node's own seed, which is the same in every world."""
