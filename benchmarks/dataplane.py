@@ -56,10 +56,12 @@ def two_nodes(strategy: str, *, delay_s: float = 0.0, **settings: Any) -> list[d
             file.write_text(json.dumps(told))
             command = [sys.executable, "-m", "benchmarks.dataplane_node", str(file)]
             environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-            nodes.append(subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL))
-        for node in nodes:
+            with file.with_suffix(".log").open("wb") as log:
+                nodes.append(subprocess.Popen(command, env=environment, stderr=log))
+        for place, node in enumerate(nodes):
             if node.wait(timeout=settings["seconds"] + 300):
-                raise SystemExit(f"a node has failed with exit status {node.returncode}")
+                said = (Path(folder) / f"{place}.log").read_text()
+                raise SystemExit(f"{said[-3000:]}\na node has failed with exit status {node.returncode}")
         found = [json.loads((Path(folder) / f"{place}.found").read_text()) for place in range(2)]
         for each in found:
             each["events"] = list(read_trace(Path(folder) / f"{each['name']}.jsonl"))
@@ -81,7 +83,7 @@ def large(arguments: argparse.Namespace) -> None:
         rows.append(row)
         print(*row, sep=" | ", flush=True)
     heads = ["strategy", "rounds due", "done", "seconds a round", "lost a healthy peer", "step, ms", "longest"]
-    heads += ["heartbeats, 99 %", "memory beyond training"]
+    heads += ["boundary, median, 99 %", "heartbeats, 99 %", "memory beyond training"]
     name = arguments.shape or f"{arguments.parameters / 1e6:.0f} M"
     put(DOCUMENT, f"large {name} {arguments.device}", markdown(heads, rows))
 
@@ -97,6 +99,7 @@ def _row(strategy: str, nodes: list[dict[str, Any]], alone: float) -> tuple[list
     lost = sum(
         not event.reachable and event.at < ends - 3 for node in nodes for event in _of(node["events"], ReachChanged)
     )
+    held = sorted(seconds for node in nodes for seconds in node["boundaries"])
     beats = sorted(seconds for node in nodes for seconds in node["beats"])
     weights = 4 * nodes[0]["parameters"]
     beyond = max((node["peak_bytes"] - node["before_bytes"]) / weights for node in nodes)
@@ -110,6 +113,7 @@ def _row(strategy: str, nodes: list[dict[str, Any]], alone: float) -> tuple[list
         str(lost),
         f"{mean * 1e3:.1f}{more}",
         f"{max(steps) * 1e3:.0f} ms, {max(steps) / median(steps):.1f} × the median",
+        f"{held[len(held) // 2] * 1e3:.2f} ms, {held[int(0.99 * len(held))] * 1e3:.1f} ms",
         f"{beats[int(0.99 * len(beats))] * 1e3:.0f} ms (at most {beats[-1] * 1e3:.0f})" if beats else "–",
         f"{beyond:.1f} × the weights",
     ], alone

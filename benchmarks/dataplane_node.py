@@ -19,6 +19,8 @@ from atoll.world.live.session import Session
 
 SHAPES = {"gpt2": (12, 768, 12), "gpt2-medium": (24, 1024, 16), "gpt2-xl": (48, 1600, 25)}
 WORDS, CONTEXT, BATCH = 50_304, 512, 8
+WARM = 5
+"""Steps before a node joins: by then training has all memory that it takes."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +135,9 @@ def run(settings: Settings) -> dict[str, Any]:
     trainer = Learner(settings.shape, settings.device) if settings.shape else Sleeper(settings.parameters)
     invitation = Path(settings.invitation)
     time.sleep(settings.delay_s)
-    before = _rss()
+    for _ in range(WARM):
+        trainer.step()
+    before = _memory(settings.device)
     if settings.first:
         node = atoll.join(settings.strategy, listen="127.0.0.1:0", seats=2, out=settings.out)
         invitation.write_text(str(node.invitation))
@@ -142,6 +146,7 @@ def run(settings: Settings) -> dict[str, Any]:
             time.sleep(0.05)
         node = atoll.join(invitation=invitation.read_text(), out=settings.out)
     node.wrap(trainer.model, trainer.optimizer)
+    boundaries = watch_boundaries(node)
     ends, steps, met = time.monotonic() + settings.seconds, [], 0
     while time.monotonic() < ends:
         began = time.perf_counter()
@@ -150,21 +155,43 @@ def run(settings: Settings) -> dict[str, Any]:
         if len(node.members) == 2 and not met:
             met = len(steps)
             beats.clear()
+            boundaries.clear()
     found = {
         "name": node.name,
         "parameters": sum(each.numel() for each in trainer.model.parameters()),
         "steps": steps,
         "met": met,
         "beats": list(beats),
+        "boundaries": list(boundaries),
         "before_bytes": before,
-        "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-        "gpu_bytes": torch.cuda.max_memory_allocated() if settings.device != "cpu" else 0,
+        "peak_bytes": _memory(settings.device, peak=True),
     }
     node.close()
     return found
 
 
-def _rss() -> int:
+def watch_boundaries(node: atoll.Run) -> list[float]:
+    """Collects how long training's thread is held up at step boundaries."""
+    found: list[float] = []
+    name = "step_is_done"
+    agent = getattr(node, "_agent")  # noqa: B009 - the benchmark looks inside
+    is_done = getattr(agent, name)
+
+    def timed(samples: int, *, stepped: bool) -> None:
+        began = time.perf_counter()
+        is_done(samples, stepped=stepped)
+        found.append(time.perf_counter() - began)
+
+    setattr(agent, name, timed)
+    return found
+
+
+def _memory(device: str, *, peak: bool = False) -> int:
+    """The memory of the process, or what it uses of a GPU's: now, or for a GPU and where `peak` is set, the most."""
+    if device != "cpu":
+        return torch.cuda.max_memory_allocated()
+    if peak:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize()
 
