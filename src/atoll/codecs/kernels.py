@@ -7,8 +7,6 @@ place, not in any order.  What is decoded depends on nothing but the bytes, so a
 `available` says whether there are such kernels; without them, codecs compute with torch, on a GPU too.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -117,11 +115,11 @@ if triton is not None:
 
     @triton.jit  # type: ignore[untyped-decorator]
     def _encode_blocks(
-        values: Any,
-        scales: Any,
-        codes: Any,
-        count: Any,
-        rows: Any,
+        values: tl.tensor,
+        scales: tl.tensor,
+        codes: tl.tensor,
+        count: tl.tensor,
+        rows: tl.tensor,
         BLOCK: tl.constexpr,
         BITS: tl.constexpr,
         ROWS: tl.constexpr,
@@ -149,10 +147,10 @@ if triton is not None:
 
     @triton.jit  # type: ignore[untyped-decorator]
     def _decode_blocks(
-        scales: Any,
-        codes: Any,
-        values: Any,
-        count: Any,
+        scales: tl.tensor,
+        codes: tl.tensor,
+        values: tl.tensor,
+        count: tl.tensor,
         BLOCK: tl.constexpr,
         BITS: tl.constexpr,
         TILE: tl.constexpr,
@@ -169,15 +167,15 @@ if triton is not None:
         tl.store(values + place, (code - highest).to(tl.float32) * scale, mask=inside)
 
     @triton.jit  # type: ignore[untyped-decorator]
-    def _mean(total: Any, many: Any) -> Any:
+    def _mean(total: tl.tensor, many: tl.tensor) -> tl.tensor:
         return total / tl.maximum(many, 1).to(tl.float32)
 
     @triton.jit  # type: ignore[untyped-decorator]
     def _encode_codebook(
-        values: Any,
-        books: Any,
-        codes: Any,
-        count: Any,
+        values: tl.tensor,
+        books: tl.tensor,
+        codes: tl.tensor,
+        count: tl.tensor,
         BLOCK: tl.constexpr,
         BITS: tl.constexpr,
     ) -> None:
@@ -219,10 +217,10 @@ if triton is not None:
 
     @triton.jit  # type: ignore[untyped-decorator]
     def _decode_codebook(
-        books: Any,
-        codes: Any,
-        values: Any,
-        count: Any,
+        books: tl.tensor,
+        codes: tl.tensor,
+        values: tl.tensor,
+        count: tl.tensor,
         BLOCK: tl.constexpr,
         BITS: tl.constexpr,
         TILE: tl.constexpr,
@@ -237,10 +235,10 @@ if triton is not None:
 
     @triton.jit  # type: ignore[untyped-decorator]
     def _select_largest(
-        values: Any,
-        found: Any,
-        places: Any,
-        count: Any,
+        values: tl.tensor,
+        found: tl.tensor,
+        places: tl.tensor,
+        count: tl.tensor,
         CHUNK: tl.constexpr,
         KEEP: tl.constexpr,
     ) -> None:
