@@ -94,7 +94,7 @@ def _row(strategy: str, nodes: list[dict[str, Any]], alone: float) -> tuple[list
     alone = mean if strategy == "none" else alone
     every = int(strategy.partition("every=")[2].split(",")[0]) if "every=" in strategy else 0
     due = [(len(node["steps"]) - node["met"]) // every if every else 0 for node in nodes]
-    rounds = [[event.at - event.since for event in _of(node["events"], Exchanged)] for node in nodes]
+    rounds = [{event.name: event for event in _of(node["events"], Exchanged)} for node in nodes]
     ends = max(event.at for node in nodes for event in node["events"][-1:])
     lost = sum(
         not event.reachable and event.at < ends - 3 for node in nodes for event in _of(node["events"], ReachChanged)
@@ -104,7 +104,9 @@ def _row(strategy: str, nodes: list[dict[str, Any]], alone: float) -> tuple[list
     weights = 4 * nodes[0]["parameters"]
     beyond = max((node["peak_bytes"] - node["before_bytes"]) / weights for node in nodes)
     more = f" ({mean / alone - 1:+.1%})" if alone and strategy != "none" else ""
-    took = sorted(seconds for each in rounds for seconds in each)
+    # Nodes do not begin a round at the same time: it takes from when the last of them begins it.
+    shared = [[each[name] for each in rounds] for name in rounds[0] if all(name in each for each in rounds)]
+    took = sorted(max(event.at for event in each) - max(event.since for event in each) for each in shared)
     return [
         f"`{strategy}`",
         "–" if not every else f"{min(due)}",

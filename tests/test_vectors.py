@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from atoll.vectors import SLAB, all_finite, bytes_of, digest, distance, length, of_array, of_bytes, sealed
+from atoll.vectors import SLAB, Change, all_finite, bytes_of, digest, length, lengths, of_array, of_bytes, sealed
 
 FLOATS = arrays(np.float32, st.integers(0, 20), elements=st.floats(width=32))
 
@@ -60,8 +60,9 @@ def test_bytes_that_are_no_vector_are_refused() -> None:
 
 
 @given(FLOATS.filter(lambda values: bool((abs(values) < 1e9).all())), st.floats(-3, 3, width=16))
-def test_distances(values: np.ndarray, factor: float) -> None:
-    exact = values.astype(np.float64) * factor - 1
-    origin = torch.ones(len(values))
-    assert distance(of_array(values), factor, origin) == pytest.approx(np.linalg.norm(exact), rel=1e-4, abs=1e-3)
-    assert length(of_array(values)) == pytest.approx(np.linalg.norm(values.astype(np.float64)), rel=1e-5)
+def test_lengths_of_changes(values: np.ndarray, factor: float) -> None:
+    exact = values.astype(np.float64)
+    vector, origin = of_array(values), torch.ones(len(values))
+    found, plain = lengths([Change(vector, factor, origin), Change(vector)])
+    assert found == pytest.approx(np.linalg.norm(exact * factor - 1), rel=1e-4, abs=1e-3)
+    assert plain == length(vector) == pytest.approx(np.linalg.norm(exact), rel=1e-5)

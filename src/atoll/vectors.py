@@ -11,7 +11,7 @@ import struct
 import zlib
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from atoll import memory
 __all__ = [
     "CPU",
     "WHOLE",
+    "Change",
     "Matrix",
     "Numbers",
     "Vector",
@@ -32,10 +33,10 @@ __all__ = [
     "bytes_of",
     "copied",
     "digest",
-    "distance",
     "divide",
     "empty",
     "length",
+    "lengths",
     "minus",
     "of_array",
     "of_bytes",
@@ -114,19 +115,40 @@ def length(values: Vector) -> float:
     return math.sqrt(squares) if math.isfinite(squares) else math.inf
 
 
-def distance(values: Vector, factor: float, origin: Vector | None) -> float:
-    """The length of values · factor − origin; on a CPU slab by slab."""
-    if factor == 1 and origin is None:
-        return length(values)
-    squares, slab = 0.0, len(values) if values.is_cuda else SLAB
-    for start in range(0, len(values), slab or 1):
-        change = values[start : start + slab]
-        if factor != 1:
-            change = change * factor
-        if origin is not None:
-            change = change - origin[start : start + slab]
-        squares += length(change) ** 2
-    return math.sqrt(squares)
+class Change(NamedTuple):
+    """values · factor − origin."""
+
+    values: Vector
+    factor: float = 1.0
+    origin: Vector | None = None
+
+    def __call__(self, span: slice = WHOLE) -> Vector:
+        change = self.values[span]
+        if self.factor != 1:
+            change = change * self.factor
+        return change if self.origin is None else change - self.origin[span]
+
+
+def lengths(changes: Sequence[Change]) -> list[float]:
+    """The lengths of some changes, which may be infinite or NaN: on a CPU slab by slab; for a GPU we wait only once."""
+    if not any(change.values.is_cuda for change in changes):
+        return [_length_by_slabs(change) for change in changes]
+    squares = torch.stack([_square(change().float()) for change in changes]).tolist()
+    return [
+        math.sqrt(square) if math.isfinite(square) else length(change())
+        for square, change in zip(squares, changes, strict=True)
+    ]
+
+
+def _square(values: Vector) -> Tensor:
+    return torch.dot(values, values)
+
+
+def _length_by_slabs(change: Change) -> float:
+    if change.factor == 1 and change.origin is None:
+        return length(change.values)
+    starts = range(0, len(change.values), SLAB)
+    return math.sqrt(sum(length(change(slice(start, start + SLAB))) ** 2 for start in starts))
 
 
 def digest(values: Vector | None, before: str = "") -> str:
@@ -144,12 +166,12 @@ def digest(values: Vector | None, before: str = "") -> str:
     bits = values.contiguous().view(torch.int32 if values.dtype == torch.float32 else torch.int16)
     odd, whole = _odd(values.device), len(bits) // SLAB * SLAB
     rows = bits[:whole].view(-1, SLAB)
-    if values.is_cuda:
-        sums = (rows * odd).sum(1, dtype=torch.int64).tolist()
-    else:
-        sums = [int((row * odd).sum(dtype=torch.int64)) for row in rows]
     rest = bits[whole:]
-    sums.append(int((rest * odd[: len(rest)]).sum(dtype=torch.int64)))
+    last = (rest * odd[: len(rest)]).sum(0, keepdim=True, dtype=torch.int64)
+    if values.is_cuda:
+        sums = torch.cat([(rows * odd).sum(1, dtype=torch.int64), last]).tolist()
+    else:
+        sums = [int((row * odd).sum(dtype=torch.int64)) for row in rows] + last.tolist()
     found = zlib.crc32(struct.pack(f"<{len(sums) + 1}q", *sums, len(bits)), int(before, 16) if before else 0)
     return f"{found:08x}"
 

@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from atoll.codecs import kernels
+from atoll.codecs.bits import packed_size, unpack
 from atoll.codecs.blocks import BLOCK as SCALED
 from atoll.codecs.blocks import Blocks
-from atoll.codecs.codebook import BLOCK, Codebook
+from atoll.codecs.codebook import BLOCK, Codebook, bins
 from atoll.codecs.sparse import ChunkTopK, _largest
 
 IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -65,9 +66,26 @@ def test_codebooks(size: int, bits: int) -> None:
 
 
 @sizes
-def test_the_largest_of_chunks(size: int) -> None:
-    values, keep = drawn(size), min(64, size)
-    found, places = (each.cpu() for each in kernels.largest(values.to(DEVICE), chunk=4096, keep=keep))
+def test_one_codebook(size: int) -> None:
+    values = drawn(size)
+    wanted_book, wanted = bins(values.view(1, -1), 2)
+    book, codes = poisoned(4, torch.bfloat16), poisoned(packed_size(size, 2), torch.uint8)
+    kernels.one_codebook_encoded(values.to(DEVICE), book, codes)
+    assert torch.allclose(book.cpu().float(), wanted_book.flatten(), rtol=2**-7, atol=1e-6)
+    assert (unpack(codes.cpu(), size, 2) != wanted.flatten()).sum() <= size / 10_000
+
+
+def largest(values: torch.Tensor, keep: int) -> tuple[torch.Tensor, torch.Tensor]:
+    found = poisoned(-(-len(values) // 4096) * keep, torch.float32)
+    places = kernels.largest(values.to(DEVICE), found, chunk=4096, keep=keep)
+    return found.cpu(), places.cpu()
+
+
+@sizes
+@pytest.mark.parametrize("keep", [64, 7, 1, 1500])
+def test_the_largest_of_chunks(size: int, keep: int) -> None:
+    values, keep = drawn(size), min(keep, size)
+    found, places = largest(values, keep)
     rows = torch.cat([values, values.new_zeros(-size % 4096)]).view(-1, 4096)
     wanted = rows.abs().gather(1, _largest(rows.abs(), keep)).sort(1).values
     assert torch.equal(found.view(-1, keep).abs().sort(1).values, wanted)
@@ -78,8 +96,28 @@ def test_the_largest_of_chunks(size: int) -> None:
 def test_equal_values_are_taken_by_place() -> None:
     values = torch.zeros(4096)
     values[[7, 100, 3000]] = torch.tensor([1.0, -2.0, 1.0])
-    _, places = kernels.largest(values.to(DEVICE), chunk=4096, keep=5)
+    _, places = largest(values, 5)
     assert places.tolist() == [0, 1, 7, 100, 3000]
+
+
+@sizes
+@pytest.mark.parametrize("bits", [8, 12, 13, 16])
+def test_packed_numbers(size: int, bits: int) -> None:
+    numbers = torch.randint(1 << bits, (size,), generator=torch.Generator().manual_seed(size))
+    encoded = poisoned(packed_size(size, bits), torch.uint8)
+    kernels.packed(numbers.to(DEVICE, torch.int32), encoded, bits=bits)
+    assert torch.equal(unpack(encoded.cpu(), size, bits).long(), numbers)
+
+
+@sizes
+@pytest.mark.parametrize("codec", [ChunkTopK(), ChunkTopK(bits=2), ChunkTopK(keep=7), ChunkTopK(keep=7, bits=2)])
+def test_what_was_chosen_is_spread(size: int, codec: ChunkTopK) -> None:
+    encoded, keep = codec.encode(drawn(size)), min(codec.keep, size)
+    number = -(-size // 4096) * keep
+    start, end = (0, 2 * number) if codec.bits == 16 else (8, 8 + packed_size(number, 2))
+    decoded, here = poisoned(size, torch.float32), encoded.to(DEVICE)
+    kernels.spread(here[:start] if start else None, here[start:end], here[end:], decoded, chunk=4096, keep=keep)
+    assert torch.equal(decoded.cpu(), codec.decode(encoded, size))
 
 
 @pytest.mark.skipif(IS_INTERPRETED, reason="the interpreter has no device of its own")
@@ -88,3 +126,12 @@ def test_equal_values_are_taken_by_place() -> None:
 def test_a_gpu_and_a_cpu_decode_the_same(size: int, codec: Blocks | Codebook | ChunkTopK) -> None:
     encoded = codec.encode(drawn(size).cuda())
     assert torch.equal(codec.decode(encoded, size).cpu(), codec.decode(encoded.cpu(), size))
+
+
+@pytest.mark.skipif(IS_INTERPRETED, reason="the interpreter has no device of its own")
+@sizes
+@pytest.mark.parametrize("codec", [ChunkTopK(), ChunkTopK(bits=2)])
+def test_a_gpu_and_a_cpu_choose_the_same(size: int, codec: ChunkTopK) -> None:
+    values = drawn(size)
+    here, there = codec.decode(codec.encode(values.cuda()), size).cpu(), codec.decode(codec.encode(values), size)
+    assert torch.allclose(here, there, rtol=2**-7, atol=1e-6)

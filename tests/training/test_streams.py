@@ -3,6 +3,7 @@
 import gc
 import weakref
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -28,6 +29,10 @@ def busy(milliseconds: float) -> None:
     torch.cuda._sleep(int(milliseconds * 2e6))  # type: ignore[no-untyped-call]
 
 
+def copy(model: torch.Tensor, change: torch.Tensor) -> None:
+    model.copy_(change)
+
+
 @needs_a_gpu
 def test_exchanges_see_the_model_as_it_is_at_the_boundary() -> None:
     streams = Streams(GPU)
@@ -35,11 +40,11 @@ def test_exchanges_see_the_model_as_it_is_at_the_boundary() -> None:
     for number in range(20):
         busy(5)
         model.fill_(number)
-        copy = streams.at_boundary(lambda: streams.shared(model.clone()))
+        seen = streams.at_boundary(lambda: streams.shared(model.clone()))
         model.fill_(-1)  # the next step
         with streams.beside():
-            assert (copy == number).all()
-        del copy
+            assert (seen == number).all()
+        del seen
 
 
 @needs_a_gpu
@@ -51,7 +56,7 @@ def test_training_sees_what_exchanges_have_computed_and_its_memory_stays() -> No
             busy(5)
             change = torch.full((SIZE,), float(number), device=GPU)
         busy(20)  # training is behind
-        streams.at_boundary(lambda change=change: model.copy_(change) and None)  # type: ignore[misc]
+        streams.at_boundary(partial(copy, model, change))
         del change
         with streams.beside():  # would get the same memory
             torch.full((SIZE,), -1.0, device=GPU)
@@ -62,10 +67,11 @@ def test_training_sees_what_exchanges_have_computed_and_its_memory_stays() -> No
 def test_exchanges_do_not_wait_for_steps() -> None:
     streams = Streams(GPU)
     model = torch.zeros(SIZE, device=GPU)
-    streams.at_boundary(lambda: model.add_(1) and None)
+    change = torch.ones_like(model)
+    streams.at_boundary(lambda: copy(model, change))
     torch.cuda.synchronize()
     busy(500)
-    streams.at_boundary(lambda: model.add_(1) and None)  # a change only
+    streams.at_boundary(lambda: copy(model, change))  # a change only
     training = torch.cuda.current_stream().record_event()
     with streams.beside():
         assert torch.ones(5, device=GPU).sum().item() == 5

@@ -46,15 +46,17 @@ class Codec(abc.ABC):
 
 
 def as_bytes(*parts: Tensor) -> Tensor:
-    """Concatenates tensors as bytes."""
+    """Concatenates tensors as bytes; those of a single tensor are its own memory."""
     pieces = [part.flatten().contiguous().view(torch.uint8) for part in parts if part.numel()]
+    if len(pieces) == 1:
+        return pieces[0]
     return torch.cat(pieces) if pieces else parts[0].new_zeros(0, dtype=torch.uint8)
 
 
 def from_bytes(encoded: Tensor, dtype: torch.dtype, start: int, count: int) -> Tensor:
-    """Reads `count` numbers that begin at byte `start`."""
-    size = dtype.itemsize * count
-    return encoded[start : start + size].clone().view(dtype)  # a copy: the start may not be aligned
+    """Reads `count` numbers that begin at byte `start`: they may be the encoded bytes' own memory."""
+    raw = encoded[start : start + dtype.itemsize * count]
+    return (raw if raw.data_ptr() % dtype.itemsize == 0 else raw.clone()).view(dtype)
 
 
 def slabs(values: Tensor, multiple: int) -> list[Tensor]:

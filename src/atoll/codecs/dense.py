@@ -21,10 +21,10 @@ class Dense(Codec):
         return 4 * count
 
     def encode(self, values: Tensor, key: int = 0) -> Tensor:  # noqa: ARG002 - the shape of a codec
-        return as_bytes(values)
+        return as_bytes(values).clone()
 
     def decode(self, encoded: Tensor, count: int, key: int = 0) -> Tensor:  # noqa: ARG002
-        return from_bytes(encoded, torch.float32, 0, count)
+        return from_bytes(encoded, torch.float32, 0, count).clone()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +41,11 @@ class Half(Codec):
         return 2 * count
 
     def encode(self, values: Tensor, key: int = 0) -> Tensor:  # noqa: ARG002
+        encoded = values.to(self._dtype)
         if not self.brain:
             largest = torch.finfo(torch.float16).max
-            values = values.clamp(-largest, largest)
-        return as_bytes(values.to(self._dtype))
+            encoded.clamp_(-largest, largest)
+        return as_bytes(encoded)
 
     def decode(self, encoded: Tensor, count: int, key: int = 0) -> Tensor:  # noqa: ARG002
         return from_bytes(encoded, self._dtype, 0, count).float()

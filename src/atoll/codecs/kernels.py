@@ -17,6 +17,9 @@ __all__ = [
     "codebook_decoded",
     "codebook_encoded",
     "largest",
+    "one_codebook_encoded",
+    "packed",
+    "spread",
 ]
 
 try:
@@ -69,7 +72,23 @@ def codebook_encoded(values: Tensor, encoded: Tensor, *, block: int, bits: int) 
     if rows:
         end = (2 << bits) * rows
         books, codes = encoded[:end].view(torch.bfloat16), encoded[end:]
-        _encode_codebook[(rows,)](values, books, codes, len(values), BLOCK=block, BITS=bits, num_warps=8)
+        _encode_codebook[(rows,)](values, books, codes, len(values), BLOCK=block, BITS=bits, num_warps=4)
+
+
+def one_codebook_encoded(values: Tensor, book: Tensor, codes: Tensor) -> None:
+    """Fills in one codebook for all values, as bfloat16, and 2 bits a value, packed.
+
+    Args:
+        values: float32, at least one.
+        book: 4 numbers.
+        codes: as many bytes as they take.
+    """
+    tiles = -(-len(values) // TILE)
+    sums = torch.empty(2, tiles, 4, device=values.device)
+    _sum_up[(tiles,)](values, sums[0], len(values), TILE=TILE, num_warps=4)
+    all_sums = sums[0].sum(0, dtype=torch.float64)
+    _find_bins[(tiles,)](values, all_sums, sums[1], codes, len(values), TILE=TILE, num_warps=4)
+    _mean_bins[(1,)](all_sums, sums[1].sum(0, dtype=torch.float64), book, len(values), num_warps=1)
 
 
 def codebook_decoded(encoded: Tensor, values: Tensor, *, block: int, bits: int) -> None:
@@ -82,20 +101,60 @@ def codebook_decoded(encoded: Tensor, values: Tensor, *, block: int, bits: int) 
         _decode_codebook[grid](books, codes, values, len(values), BLOCK=block, BITS=bits, TILE=TILE, num_warps=4)
 
 
-def largest(values: Tensor, *, chunk: int, keep: int) -> tuple[Tensor, Tensor]:
-    """The `keep` largest of each `chunk` values, by place, and their places in the chunk.  Values behind the end are 0.
+def largest(values: Tensor, found: Tensor, *, chunk: int, keep: int) -> Tensor:
+    """Finds the `keep` largest of each `chunk` values, by place.  Values behind the end are 0.
 
     Args:
         values: float32.
+        found: is filled in with them, in its own type.
         chunk: a power of two.
         keep: at most `chunk`.
+
+    Returns:
+        Their places in their chunks.
     """
     rows = -(-len(values) // chunk)
-    found = torch.empty(rows * keep, device=values.device)
     places = torch.empty(rows * keep, dtype=torch.int32, device=values.device)
     if rows:
-        _select_largest[(rows,)](values, found, places, len(values), CHUNK=chunk, KEEP=keep, num_warps=8)
-    return found, places
+        split = 16
+        while split > 1 and chunk // split < 2 * keep:
+            split //= 2
+        shape = {"CHUNK": chunk, "KEEP": keep, "SPLIT": split, "num_warps": SELECT_WARPS}
+        _select_largest[(rows,)](values, found, places, len(values), **shape)
+    return places
+
+
+def packed(numbers: Tensor, encoded: Tensor, *, bits: int) -> None:
+    """Fills in the numbers (int32) in `bits` bits each, as `atoll.codecs.bits.pack` does.
+
+    Args:
+        numbers: of at most `bits` bits.
+        encoded: as many bytes as they take.
+        bits: from 8 to 16: a byte holds parts of two numbers at most.
+    """
+    if len(encoded):
+        grid = (-(-len(encoded) // TILE),)
+        _pack[grid](numbers, encoded, len(numbers), len(encoded), BITS=bits, TILE=TILE, num_warps=4)
+
+
+def spread(book: Tensor | None, chosen: Tensor, places: Tensor, values: Tensor, *, chunk: int, keep: int) -> None:
+    """Fills in the values that `largest` has found, and 0 elsewhere.
+
+    Args:
+        book: bfloat16, where `chosen` are 2 bits each.
+        chosen: what was found, as bfloat16 or 2 bits each: bytes.
+        places: `packed`: bytes.
+        values: float32.
+        chunk: a power of two.
+        keep: of each chunk.
+    """
+    rows = -(-len(values) // chunk)
+    if rows:
+        end, bits = len(places), (chunk - 1).bit_length()
+        chosen = chosen if book is not None else _aligned(chosen, 2 * rows * keep, torch.bfloat16)
+        table = chosen if book is None else _aligned(book, 8, torch.bfloat16)
+        shape = {"CHUNK": chunk, "KEEP": keep, "ROOM": triton.next_power_of_2(keep), "BITS": bits}
+        _spread[(rows,)](table, chosen, places, values, end, len(values), IS_CODE=book is not None, **shape)
 
 
 def _aligned(encoded: Tensor, size: int, dtype: torch.dtype) -> Tensor:
@@ -108,6 +167,7 @@ ROWS = 8
 """Blocks that one program encodes."""
 TILE = 4096
 """Values that one program decodes."""
+SELECT_WARPS = 4
 
 if triton is not None:
     # The names of kernels and their arguments are the field's.  A value is rounded to the nearest even number by adding
@@ -171,6 +231,72 @@ if triton is not None:
         return total / tl.maximum(many, 1).to(tl.float32)
 
     @triton.jit  # type: ignore[untyped-decorator]
+    def _four_sums(
+        a: tl.tensor, b: tl.tensor, c: tl.tensor, d: tl.tensor, e: tl.tensor, f: tl.tensor, g: tl.tensor, h: tl.tensor
+    ) -> tuple[tl.tensor, tl.tensor, tl.tensor, tl.tensor]:
+        return a + e, b + f, c + g, d + h
+
+    @triton.jit  # type: ignore[untyped-decorator]
+    def _sum_up(values: tl.tensor, sums: tl.tensor, count: tl.tensor, TILE: tl.constexpr) -> None:
+        tile = tl.program_id(0)
+        place = tile.to(tl.int64) * TILE + tl.arange(0, TILE)
+        inside = place < count
+        value = tl.load(values + place, mask=inside, other=0.0)
+        positive = inside & (value.to(tl.int32, bitcast=True) >= 0)
+        total, total_positive, squares, many_positive = tl.reduce(
+            (value, tl.maximum(value, 0.0), value * value, positive.to(tl.int32)), 0, _four_sums
+        )
+        tl.store(sums + tile * 4, total)
+        tl.store(sums + tile * 4 + 1, total_positive)
+        tl.store(sums + tile * 4 + 2, squares)
+        tl.store(sums + tile * 4 + 3, many_positive.to(tl.float32))
+
+    @triton.jit  # type: ignore[untyped-decorator]
+    def _find_bins(
+        values: tl.tensor,
+        all_sums: tl.tensor,
+        sums: tl.tensor,
+        codes: tl.tensor,
+        count: tl.tensor,
+        TILE: tl.constexpr,
+    ) -> None:
+        tile = tl.program_id(0)
+        place = tile.to(tl.int64) * TILE + tl.arange(0, TILE)
+        inside = place < count
+        value = tl.load(values + place, mask=inside, other=0.0)
+        edge = 1.5 * tl.sqrt(tl.load(all_sums + 2).to(tl.float32) / count)
+        positive = inside & (value.to(tl.int32, bitcast=True) >= 0)
+        is_high = inside & ((value - edge).to(tl.int32, bitcast=True) >= 0)
+        is_low = inside & ((value + edge).to(tl.int32, bitcast=True) < 0)
+        total_high, total_low, many_high, many_low = tl.reduce(
+            (tl.where(is_high, value, 0.0), tl.where(is_low, value, 0.0), is_high.to(tl.int32), is_low.to(tl.int32)),
+            0,
+            _four_sums,
+        )
+        tl.store(sums + tile * 4, total_high)
+        tl.store(sums + tile * 4 + 1, total_low)
+        tl.store(sums + tile * 4 + 2, many_high.to(tl.float32))
+        tl.store(sums + tile * 4 + 3, many_low.to(tl.float32))
+        code = 1 + positive.to(tl.int32) + is_high.to(tl.int32) - is_low.to(tl.int32)
+        groups = tl.reshape(tl.where(inside, code, 0), (TILE // 4, 4))
+        packed = tl.sum(groups << (2 * tl.arange(0, 4))[None, :], 1)
+        where = tile.to(tl.int64) * (TILE // 4) + tl.arange(0, TILE // 4)
+        tl.store(codes + where, packed.to(tl.uint8), mask=where < (count + 3) // 4)
+
+    @triton.jit  # type: ignore[untyped-decorator]
+    def _mean_bins(one: tl.tensor, two: tl.tensor, book: tl.tensor, count: tl.tensor) -> None:
+        total, total_positive, many_positive = tl.load(one), tl.load(one + 1), tl.load(one + 3)
+        total_high, total_low = tl.load(two), tl.load(two + 1)
+        many_high, many_low = tl.load(two + 2), tl.load(two + 3)
+        many_between = count - many_positive - many_low
+        between = total - total_positive - total_low
+        tl.store(book, (total_low / tl.maximum(many_low, 1.0)).to(tl.float32).to(tl.bfloat16))
+        tl.store(book + 1, (between / tl.maximum(many_between, 1.0)).to(tl.float32).to(tl.bfloat16))
+        above = (total_positive - total_high) / tl.maximum(many_positive - many_high, 1.0)
+        tl.store(book + 2, above.to(tl.float32).to(tl.bfloat16))
+        tl.store(book + 3, (total_high / tl.maximum(many_high, 1.0)).to(tl.float32).to(tl.bfloat16))
+
+    @triton.jit  # type: ignore[untyped-decorator]
     def _encode_codebook(
         values: tl.tensor,
         books: tl.tensor,
@@ -187,21 +313,28 @@ if triton is not None:
         value = tl.load(values + place, mask=inside, other=0.0)
         # −0 counts as negative, as on a CPU.
         positive = inside & (value.to(tl.int32, bitcast=True) >= 0)
-        many_positive = tl.sum(positive.to(tl.int32), 0)
-        total_positive = tl.sum(tl.maximum(value, 0.0), 0)
-        total = tl.sum(value, 0)
+        total, total_positive, squares, many_positive = tl.reduce(
+            (value, tl.maximum(value, 0.0), value * value, positive.to(tl.int32)), 0, _four_sums
+        )
         first = books + row * (1 << BITS)
         if BITS == 1:
             code = positive.to(tl.int32)
             tl.store(first, _mean(total - total_positive, width - many_positive).to(tl.bfloat16))
             tl.store(first + 1, _mean(total_positive, many_positive).to(tl.bfloat16))
         else:
-            edge = 1.5 / tl.sqrt(width.to(tl.float32)) * tl.sqrt(tl.sum(value * value, 0))
+            edge = 1.5 / tl.sqrt(width.to(tl.float32)) * tl.sqrt(squares)
             is_high = inside & ((value - edge).to(tl.int32, bitcast=True) >= 0)
             is_low = inside & ((value + edge).to(tl.int32, bitcast=True) < 0)
-            many_high, many_low = tl.sum(is_high.to(tl.int32), 0), tl.sum(is_low.to(tl.int32), 0)
-            total_high = tl.sum(tl.where(is_high, value, 0.0), 0)
-            total_low = tl.sum(tl.where(is_low, value, 0.0), 0)
+            total_high, total_low, many_high, many_low = tl.reduce(
+                (
+                    tl.where(is_high, value, 0.0),
+                    tl.where(is_low, value, 0.0),
+                    is_high.to(tl.int32),
+                    is_low.to(tl.int32),
+                ),
+                0,
+                _four_sums,
+            )
             code = 1 + positive.to(tl.int32) + is_high.to(tl.int32) - is_low.to(tl.int32)
             code = tl.where(inside, code, 0)
             many_between = width - many_positive - many_low
@@ -241,27 +374,101 @@ if triton is not None:
         count: tl.tensor,
         CHUNK: tl.constexpr,
         KEEP: tl.constexpr,
+        SPLIT: tl.constexpr,
     ) -> None:
         row = tl.program_id(0).to(tl.int64)
         own = tl.arange(0, CHUNK)
         place = row * CHUNK + own
         value = tl.load(values + place, mask=place < count, other=0.0)
-        # Without its sign, a float is as large as its bits are.  The least that is kept is found by halving.
+        # Without its sign, a float is as large as its bits are.  The least that is kept is at least the `KEEP`-th
+        # largest maximum of all groups; that is found by halving.
         bits = value.to(tl.int32, bitcast=True) & 0x7FFFFFFF
-        low = tl.min(bits, 0)
-        high = tl.max(bits, 0) + 1
-        many = CHUNK
+        top = tl.max(tl.reshape(bits, (SPLIT, CHUNK // SPLIT)), 0)
+        low = tl.min(top, 0)
+        highest = tl.max(top, 0) + 1
+        high = highest
+        many = CHUNK // SPLIT
         while (high - low > 1) & (many != KEEP):
             middle = low + (high - low) // 2
+            here = tl.sum((top >= middle).to(tl.int32), 0)
+            if here >= KEEP:
+                low = middle
+                many = here
+            else:
+                high = middle
+        # A few more values than `KEEP` are as large.  The count falls about exponentially, so its logarithm tells where
+        # to look; every fourth time we halve, whatever the values.
+        many = tl.sum((bits >= low).to(tl.int32), 0)
+        high = highest
+        few = 0.5
+        turn = 0
+        while (high - low > 1) & (many != KEEP):
+            share = tl.log(many.to(tl.float32) / KEEP) / tl.log(many.to(tl.float32) / few)
+            share = tl.where(turn % 4 == 3, 0.5, share)
+            middle = low + ((high - low).to(tl.float32) * share).to(tl.int32)
+            middle = tl.minimum(tl.maximum(middle, low + 1), high - 1)
             here = tl.sum((bits >= middle).to(tl.int32), 0)
             if here >= KEEP:
                 low = middle
                 many = here
             else:
                 high = middle
+                few = tl.maximum(here.to(tl.float32), 0.5)
+            turn += 1
         above, equal = bits > low, bits == low
+        before = tl.cumsum(above.to(tl.int32) + (equal.to(tl.int32) << 16), 0)
+        equal_before = before >> 16
         wanted = KEEP - tl.sum(above.to(tl.int32), 0)
-        chosen = above | (equal & (tl.cumsum(equal.to(tl.int32), 0) <= wanted))
-        target = row * KEEP + tl.cumsum(chosen.to(tl.int32), 0) - 1
+        chosen = above | (equal & (equal_before <= wanted))
+        target = row * KEEP + (before & 0xFFFF) + tl.minimum(equal_before, wanted) - 1
         tl.store(found + target, value, mask=chosen)
         tl.store(places + target, own, mask=chosen)
+
+    @triton.jit  # type: ignore[untyped-decorator]
+    def _pack(
+        numbers: tl.tensor,
+        encoded: tl.tensor,
+        count: tl.tensor,
+        size: tl.tensor,
+        BITS: tl.constexpr,
+        TILE: tl.constexpr,
+    ) -> None:
+        place = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
+        number = place * 8 // BITS
+        low = tl.load(numbers + number, mask=number < count, other=0)
+        high = tl.load(numbers + number + 1, mask=number + 1 < count, other=0)
+        both = low | (high << BITS)
+        tl.store(encoded + place, (both >> (place * 8 - number * BITS).to(tl.int32)).to(tl.uint8), mask=place < size)
+
+    @triton.jit  # type: ignore[untyped-decorator]
+    def _spread(
+        book: tl.tensor,
+        chosen: tl.tensor,
+        places: tl.tensor,
+        values: tl.tensor,
+        end: tl.tensor,
+        count: tl.tensor,
+        IS_CODE: tl.constexpr,
+        CHUNK: tl.constexpr,
+        KEEP: tl.constexpr,
+        ROOM: tl.constexpr,
+        BITS: tl.constexpr,
+    ) -> None:
+        row = tl.program_id(0).to(tl.int64)
+        whole = row * CHUNK + tl.arange(0, CHUNK)
+        tl.store(values + whole, tl.zeros((CHUNK,), tl.float32), mask=whole < count)
+        number = row * KEEP + tl.arange(0, ROOM)
+        inside = tl.arange(0, ROOM) < KEEP
+        byte = number * BITS // 8
+        first = tl.load(places + byte, mask=inside, other=0).to(tl.int32)
+        second = tl.load(places + byte + 1, mask=inside & (byte + 1 < end), other=0).to(tl.int32)
+        third = tl.load(places + byte + 2, mask=inside & (byte + 2 < end), other=0).to(tl.int32)
+        three = first | (second << 8) | (third << 16)
+        place = row * CHUNK + ((three >> (number * BITS - byte * 8).to(tl.int32)) & (CHUNK - 1))
+        if IS_CODE:
+            code = tl.load(chosen + number // 4, mask=inside, other=0).to(tl.int32)
+            value = tl.load(book + ((code >> (2 * (number % 4)).to(tl.int32)) & 3), mask=inside, other=0.0)
+        else:
+            value = tl.load(chosen + number, mask=inside, other=0.0)
+        tl.debug_barrier()  # the zeros of all threads are written
+        tl.store(values + place, value.to(tl.float32), mask=inside & (place < count))

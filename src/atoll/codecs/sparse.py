@@ -71,7 +71,9 @@ class ChunkTopK(Codec):
     def encode(self, values: Tensor, key: int = 0) -> Tensor:  # noqa: ARG002
         if not len(values):
             return values.new_zeros(0, dtype=torch.uint8)
-        _, keep = self._shape(len(values))
+        chunks, keep = self._shape(len(values))
+        if kernels.available(values):
+            return self._encode_fused(values, chunks, keep)
         chosen, where = self._chosen(values, keep)
         packed = pack(where, width(self.chunk - 1))
         if self.bits == 16:
@@ -79,10 +81,20 @@ class ChunkTopK(Codec):
         book, code = bins(chosen.view(1, -1), 2)
         return as_bytes(book.to(torch.bfloat16), pack(code.flatten(), 2), packed)
 
+    def _encode_fused(self, values: Tensor, chunks: int, keep: int) -> Tensor:
+        encoded = torch.empty(self.size(len(values)), dtype=torch.uint8, device=values.device)
+        end = len(encoded) - packed_size(chunks * keep, width(self.chunk - 1))
+        if self.bits == 16:
+            places = kernels.largest(values, encoded[:end].view(torch.bfloat16), chunk=self.chunk, keep=keep)
+        else:
+            chosen = torch.empty(chunks * keep, device=values.device)
+            places = kernels.largest(values, chosen, chunk=self.chunk, keep=keep)
+            kernels.one_codebook_encoded(chosen, encoded[:8].view(torch.bfloat16), encoded[8:end])
+        kernels.packed(places, encoded[end:], bits=width(self.chunk - 1))
+        return encoded
+
     def _chosen(self, values: Tensor, keep: int) -> tuple[Tensor, Tensor]:
         """The largest values of all chunks, and their places in their chunks."""
-        if kernels.available(values):
-            return kernels.largest(values, chunk=self.chunk, keep=keep)
         found, places = [], []
         for slab in slabs(values, self.chunk):
             missing = -len(slab) % self.chunk
@@ -97,6 +109,12 @@ class ChunkTopK(Codec):
         number = chunks * keep
         if not number:
             return torch.zeros(0, device=encoded.device)
+        if kernels.available(encoded):
+            decoded = torch.empty(count, device=encoded.device)
+            start, end = (0, 2 * number) if self.bits == 16 else (8, 8 + packed_size(number, 2))
+            book = None if self.bits == 16 else encoded[:8]
+            kernels.spread(book, encoded[start:end], encoded[end:], decoded, chunk=self.chunk, keep=keep)
+            return decoded
         if self.bits == 16:
             chosen, end = from_bytes(encoded, torch.bfloat16, 0, number).float(), 2 * number
         else:

@@ -18,9 +18,9 @@ from statistics import median
 import numpy as np
 
 from atoll.collectives.lengths import Refusals
-from atoll.vectors import Numbers, Vector, added, distance, length, zeros
+from atoll.vectors import Change, Numbers, Vector, added, length, lengths, zeros
 
-__all__ = ["Judge", "TrailerLayout"]
+__all__ = ["Judge", "OwnBlock", "TrailerLayout", "change_of"]
 
 FAR_OUT = 5.0
 """Limit for a vector's norm, in medians of the others' norms; for the change of a model over some steps."""
@@ -52,6 +52,18 @@ class TrailerLayout:
     """Which of the counts a member may set, beside its weight."""
     work: Callable[[Numbers, str], int] | None = None
     """The amount of work that a member reports."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnBlock:
+    """A block of this member, of which it adds up one of `parts` parts.
+
+    The norm of such a part, on average over the blocks of a round so far, is always accepted, whatever the others'
+    norms are: some may not change a part at all.
+    """
+
+    change: Change
+    parts: int
 
 
 class Judge:
@@ -131,7 +143,7 @@ class Judge:
         trailers: list[Numbers],
         origin: Vector | None = None,
         *,
-        usual: float = 0.0,
+        block: OwnBlock | None = None,
         alike: bool = False,
     ) -> tuple[Vector, Numbers]:
         """The sum of the accepted contributions, scaled as if they had the weight of all.
@@ -141,11 +153,11 @@ class Judge:
             vectors: their values, each times its weight.
             trailers: their trailers.
             origin: what members' values are changes of; `None` where they are changes themselves.
-            usual: a norm that is always accepted, whatever the others' norms are: some may not change a part at all.
+            block: this member's whole block, where they are one part of it.
             alike: whether every member adds up the same vectors, and must get the same sum.
         """
         trailers, factors = self.trailers(members, trailers)
-        scales = self.scales(members, vectors, trailers, factors, origin, usual=usual, alike=alike)
+        scales = self.scales(members, vectors, trailers, factors, origin, block=block, alike=alike)
         summed: Numbers = np.sum(trailers, axis=0, dtype=np.float32)
         if all(scale == 1 for scale in scales) and all(factor == 1 for factor in factors):
             return added(vectors), summed
@@ -200,18 +212,6 @@ class Judge:
             return False
         return True
 
-    def usual(self, values: Vector, weight: float, parts: int, origin: Vector | None = None) -> float:
-        """The norm of one of `parts` parts of a vector, on average over the blocks of this round so far.
-
-        Args:
-            values: a block of it.
-            weight: what they are multiplied with.
-            parts: how many parts a block has.
-            origin: what they are changes of.
-        """
-        self._own_squares += _length(values, origin, weight) ** 2
-        return math.sqrt(self._own_squares / parts)
-
     def scales(
         self,
         members: tuple[str, ...],
@@ -220,7 +220,7 @@ class Judge:
         factors: list[float],
         origin: Vector | None = None,
         *,
-        usual: float = 0.0,
+        block: OwnBlock | None = None,
         alike: bool = False,
     ) -> list[float]:
         """A factor for each member's vector: 0 where it is refused.
@@ -231,22 +231,24 @@ class Judge:
             trailers: their trailers, and
             factors: what their weights were cut down by (`trailers`).
             origin: what members' values are changes of; `None` where they are changes themselves.
-            usual: a norm that is always accepted, whatever the others' norms are.
+            block: this member's whole block, where they are one part of it.
             alike: whether every member must get the same result.
         """
         refused = self._refused_alike if alike else self._refused
-        found = [_length(vector, origin, float(trailer[0])) for vector, trailer in zip(vectors, trailers, strict=True)]
-        lengths = [self._length_so_far(name, each) for name, each in zip(members, found, strict=True)]
+        changes = [change_of(vector, float(told[0]), origin) for vector, told in zip(vectors, trailers, strict=True)]
+        found = lengths([*changes, block.change] if block else changes)
+        usual = self._usual(found.pop(), block.parts) if block else 0.0
+        so_far = [self._length_so_far(name, each) for name, each in zip(members, found, strict=True)]
         worked = self._work_since(members, trailers)
         least = usual / median(worked)
-        paces = [each / work for each, work in zip(lengths, worked, strict=True)]
+        paces = [each / work for each, work in zip(so_far, worked, strict=True)]
         scales = []
         for place, name in enumerate(members):
-            if not math.isfinite(lengths[place]):
+            if not math.isfinite(so_far[place]):
                 self._complain(name, "not finite", "not finite")
                 scales.append(0.0)
                 continue
-            if trailers[place][0] <= 0 < lengths[place] and not trailers[place].any():
+            if trailers[place][0] <= 0 < so_far[place] and not trailers[place].any():
                 scales.append(0.0)  # its trailer made no sense
                 continue
             if factors[place] != 1 and origin is not None and found[place] > LOST * length(origin):
@@ -268,6 +270,11 @@ class Judge:
             return middle / pace
         self._complain(name, "long", f"{pace / middle:.0f} times as long as the others")
         return 0.0
+
+    def _usual(self, found: float, parts: int) -> float:
+        """The norm of one of `parts` parts of the member's own blocks so far, with a block of norm `found`."""
+        self._own_squares += found**2
+        return math.sqrt(self._own_squares / parts)
 
     def _length_so_far(self, name: str, found: float) -> float:
         """The norm of a member's change in the blocks of this round, with a block of norm `found`.  Single blocks
@@ -292,9 +299,9 @@ class Judge:
         return [min(work, BUSY * middle) for work in since]
 
 
-def _length(vector: Vector, origin: Vector | None, weight: float) -> float:
-    """The norm of a member's change; not finite if any value of it is not."""
-    return length(vector) if weight <= 0 else distance(vector, 1 / weight, origin)
+def change_of(vector: Vector, weight: float, origin: Vector | None) -> Change:
+    """A member's change, of its values times their weight."""
+    return Change(vector) if weight <= 0 else Change(vector, 1 / weight, origin)
 
 
 def _scaled(vector: Vector, origin: Vector | None, weight: float, scale: float) -> Vector:

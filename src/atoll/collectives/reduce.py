@@ -21,6 +21,7 @@ from atoll.codecs.bits import pack, packed_size, unpack, width
 from atoll.codecs.dense import Dense
 from atoll.codecs.sparse import kept
 from atoll.collectives import COLLECTIVES, Body, Round, Spawn, broadcast
+from atoll.collectives.judge import OwnBlock, change_of
 from atoll.errors import StrategyError
 from atoll.vectors import Numbers, Vector, bytes_of, copied, empty, length, minus, of_array, of_bytes, sealed, zeros
 from atoll.world.base import World
@@ -76,6 +77,9 @@ class Reduction(abc.ABC):
 
     def start(self, world: World, members: tuple[str, ...], spawn: Spawn) -> None:  # noqa: B027 - most need nothing
         """Called once, before the first round."""
+
+    def prepare(self, values: Vector, members: int) -> None:  # noqa: B027 - most need nothing
+        """Computes once, before training, what exchanges of such a block will: compiles kernels, for a GPU."""
 
     def begin(self, meeting: Round, tail: int) -> None:  # noqa: B027 - most have nothing to plan
         """Called before the blocks of a round, with the count of numbers behind the first one."""
@@ -136,6 +140,11 @@ class Coded(Reduction):
         if self.codec.summable:
             return tuple(COLLECTIVES)
         return ("gather",) if self.codec.sparse else ("direct", "star", "gather")
+
+    def prepare(self, values: Vector, members: int) -> None:
+        for count in {len(values), *map(len, values.tensor_split(members))} - {0}:
+            encoded = bytes_of(self.codec.encode(values[:count]))
+            self.codec.decode(of_bytes(encoded, torch.uint8, values.device), count)
 
     async def __call__(self, meeting: Round, values: Vector, tail: Numbers, via: str) -> Reduced:
         if self.codec.summable and not self.by_senders and via not in SEEN:
@@ -251,8 +260,8 @@ class Coded(Reduction):
             read[rank] = shares[rank], tail
             parts = [read[other][0] for other in range(meeting.size)]
             tails = [read[other][1] for other in range(meeting.size)]
-            usual = meeting.judge.usual(values, float(tail[0]), meeting.size, meeting.origin)
-            total, summed = meeting.judge.add_up(meeting.members, parts, tails, origin, usual=usual)
+            block = OwnBlock(change_of(values, float(tail[0]), meeting.origin), meeting.size)
+            total, summed = meeting.judge.add_up(meeting.members, parts, tails, origin, block=block)
             encoded = self._encode(total, meeting)
             results[rank].copy_(self._decode(encoded, count, meeting))
             if left is not None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from atoll.fuzz.cases import END_S, Case
 from atoll.fuzz.replicas import Witness
 from atoll.strategies.pushes import PushTalk
-from atoll.strategies.rounds.exchange import BLOCKS_UNDER_WAY
+from atoll.strategies.rounds.exchange import MOST_UNDER_WAY
 from atoll.strategies.talk import Talk
 from atoll.vectors import all_finite
 from atoll.world import Simulation
@@ -119,7 +119,7 @@ def _mass_is_conserved(run: Ended) -> Iterator[str]:
 
 
 def _nothing_piles_up(run: Ended) -> Iterator[str]:
-    most = 8 * len(run.names) * min(run.case.blocks, BLOCKS_UNDER_WAY)  # of a round that was given up
+    most = 8 * len(run.names) * min(run.case.blocks, MOST_UNDER_WAY)  # of a round that was given up
     for name, world in run.simulation.worlds.items():
         left = world.messages_left()
         if left > most:

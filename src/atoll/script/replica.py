@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Protocol, TypeVar
 
 import torch
@@ -58,6 +59,8 @@ class ScriptReplica(OwnReplica):
         """Whether its optimiser received another node's state; the reader resets it."""
         self._tensors: list[torch.Tensor] = []
         self._known: Parameters | None = None
+        self._at_boundary: Parameters | None = None
+        """The index during work at a step boundary: nothing changes the tensors then."""
         self._size, self._device = self._parameters.size, self._parameters.device
         self.streams = Streams(self._device)
 
@@ -74,6 +77,8 @@ class ScriptReplica(OwnReplica):
         """The index of the model's tensors, made again when the tensors change (`.to()` makes new buffers).  Between
         step boundaries they may be anything: FSDP2 puts whole tensors in the place of shards.
         """
+        if self._at_boundary is not None:
+            return self._at_boundary
         tensors = [*self.model.parameters(), *self.model.buffers()]
         if self._known is None or not _same(tensors, self._tensors):
             known = Parameters(self.model)
@@ -95,7 +100,14 @@ class ScriptReplica(OwnReplica):
     async def touch(self, work: Callable[[], T]) -> T:
         if self.device.type == "cpu" and self.size < FEW_VALUES:
             return work()
-        return await self._in_script(lambda: self.streams.at_boundary(work))
+        return await self._in_script(lambda: self.streams.at_boundary(partial(self._with_index, work)))
+
+    def _with_index(self, work: Callable[[], T]) -> T:
+        self._at_boundary = self._parameters
+        try:
+            return work()
+        finally:
+            self._at_boundary = None
 
     def read(self, quantity: Quantity, span: slice = WHOLE) -> Vector:
         return self.streams.shared(super().read(quantity, span))

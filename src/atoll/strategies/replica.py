@@ -23,18 +23,23 @@ T = TypeVar("T")
 Work = NDArray[np.int64]
 """How many samples of each member a model state includes, by the members' order."""
 BLOCK_VALUES = 1 << 20
-"""How many values a block of a model has: few enough to stay in a cache, and to be sent while others are encoded."""
+"""How many values a block of a small model has: few enough to stay in a cache, and to be sent while others are encoded.
+"""
+MOST_BLOCK_VALUES = 1 << 23
+BLOCKS = 16
+"""How many blocks a larger model has, unless they would be too large: each takes some Python and some waiting for a
+GPU, whatever its size.
+"""
 BLOCK_UNIT = 4096
 """Blocks are a multiple of what codecs look at together."""
-MOST_BLOCKS = 128
-"""Larger models have larger blocks: each block takes some Python, whatever its size."""
 MOST_WORK = 1 << 53
 """No node can have done more."""
 
 
 def block_values(size: int) -> int:
     """How many values a block has at most, in a model of `size` values; the same on all nodes."""
-    return max(BLOCK_VALUES, -(-size // (MOST_BLOCKS * BLOCK_UNIT)) * BLOCK_UNIT)
+    wanted = -(-size // (BLOCKS * BLOCK_UNIT)) * BLOCK_UNIT
+    return min(max(BLOCK_VALUES, wanted), MOST_BLOCK_VALUES)
 
 
 class Quantity(enum.Enum):

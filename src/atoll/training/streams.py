@@ -6,10 +6,9 @@ waits for results that exchanges have computed, and exchanges wait for a copy of
 Memory belongs to the stream that it was allocated on.  What one stream uses of the other's is kept until it is done.
 """
 
-import contextlib
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TypeVar
 
 import torch
@@ -66,12 +65,12 @@ class Streams:
             values.record_stream(self._beside)
         return values
 
-    @contextmanager
-    def beside(self) -> Iterator[None]:
+    def beside(self) -> AbstractContextManager[None]:
         """For work of exchanges, on any thread."""
+        if self._beside is None:
+            return nullcontext()
         self._let_go()
-        with torch.cuda.stream(self._beside):  # which does nothing where there is none
-            yield
+        return torch.cuda.stream(self._beside)
 
     def enter(self) -> None:
         """From now on, all work of this thread is work of exchanges."""
@@ -80,7 +79,7 @@ class Streams:
 
     def _let_go(self) -> None:
         """Called by several threads at a time."""
-        with contextlib.suppress(IndexError):
+        with suppress(IndexError):
             while self._in_use:
                 done, work = self._in_use.popleft()
                 if not done.query():  # type: ignore[no-untyped-call]

@@ -27,7 +27,7 @@ def run(
     spec: str, block: int, monkeypatch: pytest.MonkeyPatch, script: str = ""
 ) -> tuple[dict[str, VectorReplica], Events]:
     monkeypatch.setattr(VectorReplica, "block_values", block)
-    monkeypatch.setattr(exchange, "BLOCKS_UNDER_WAY", 3)
+    monkeypatch.setattr(exchange, "MOST_UNDER_WAY", 3)
     events = Events()
     replicas = run_strategy(network(CALM), parse_strategy(spec), apart, steps=60, trace=events, script=script)
     return replicas, events

@@ -16,7 +16,7 @@ from atoll.state import Saved
 from atoll.strategies.parts.ahead import Ahead, Steps
 from atoll.strategies.parts.correction import Correction, Uncorrected
 from atoll.strategies.parts.outer import Outer
-from atoll.vectors import Vector, all_finite, as_array, copied, distance, divide, length, minus, of_array, times, zeros
+from atoll.vectors import Change, Vector, all_finite, as_array, copied, divide, lengths, minus, of_array, times, zeros
 
 __all__ = ["Agreed", "Block", "Contribution", "Examined", "Received"]
 
@@ -142,24 +142,26 @@ class Block:
 
     def receive(self, result: Reduced, own: Contribution) -> Received:
         """Examines a round's result.  All members have the same bytes and decide alike."""
-        unsent = result.unsent if result.unsent is not None and all_finite(result.unsent) else None
-        kept = None if unsent is None else self.kept(unsent)
-        weight = float(result.tail[0])
-        if not math.isfinite(weight) or weight < 0 or not all_finite(result.total):
-            return Received(unsent=kept)
-        if weight == 0:
-            return Received(Examined(), unsent=kept)
+        weight, unsent = float(result.tail[0]), result.unsent
+        if not math.isfinite(weight) or weight <= 0:
+            kept = None if unsent is None or not all_finite(unsent) else self.kept(unsent)
+            is_nothing = weight == 0 and all_finite(result.total)
+            return Received(Examined() if is_nothing else None, unsent=kept)
         mean = divide(result.total, weight)
+        agreed = zeros(0, self._device) if self.agreed is None else self.agreed
+        changes = [Change(mean, 1.0, self.origin), Change(agreed)]
+        changed, was, left = lengths([*changes, Change(agreed[:0] if unsent is None else unsent)])
+        kept = None if unsent is None or not math.isfinite(left) else self.kept(unsent)
+        if not math.isfinite(changed):
+            return Received(unsent=kept)
         missed: Vector | None = None
         if own.weight > 0 and not isinstance(self.correction, Uncorrected):
-            sent = own.values if result.unsent is None else own.values - result.unsent
+            sent = own.values if unsent is None else own.values - unsent
             missed = mean - sent / own.weight
-        changed = distance(mean, 1.0, self.origin)
-        agreed = 0.0 if self.agreed is None else length(self.agreed)
         if not self._absolute:
             assert self.agreed is not None
             mean += self.agreed
-        examined = Examined(changed**2, own.moved**2, agreed**2, gave=own.weight > 0, counts=True)
+        examined = Examined(changed**2, own.moved**2, was**2, gave=own.weight > 0, counts=True)
         return Received(examined, mean, kept, missed)
 
     @property
@@ -208,9 +210,8 @@ class Block:
             assert self.agreed is not None
             given = minus(given, self.agreed)
         given = self.feedback.given(given if weight == 1 else times(given, weight))
-        if not all_finite(given):
-            return None
-        return Contribution(given, weight, distance(given, 1 / weight if weight else 1.0, self.origin))
+        moved = lengths([Change(given, 1 / weight if weight else 1.0, self.origin)])[0]
+        return Contribution(given, weight, moved) if math.isfinite(moved) or all_finite(given) else None
 
     def abandon(self, snapshot: Vector | None) -> None:
         """Abandons the round that was begun with this snapshot: the contribution is unsent again."""

@@ -112,6 +112,9 @@ class Driver:
         initial = self._replica.read_blocks([block.span for block in self.blocks])
         for block, values in zip(self.blocks, initial, strict=True):
             block.start(values)
+        if self._replica.device.type == "cuda":
+            for values in {len(values): values for values in initial}.values():
+                self._reduction.prepare(values, len(self._replica.members))
 
     def start(self, spawn: Spawn) -> None:
         self._spawn = spawn
@@ -127,6 +130,11 @@ class Driver:
         held = [block.agreed for block in self.blocks if block.agreed is not None]
         assert len(held) == len(self.blocks), "started"
         return held
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a round is under way whose result is not there yet."""
+        return self._pending is not None and not self._pending.task.done()
 
     @property
     def is_idle(self) -> bool:

@@ -19,10 +19,15 @@ from atoll.strategies.rounds.trailer import Trailer
 from atoll.vectors import Numbers, Vector, copied
 from atoll.world.hearing import NOT_UNDERSTOOD
 
-__all__ = ["Exchange", "ExchangedBlock"]
+__all__ = ["Exchange", "ExchangedBlock", "blocks_under_way"]
 
-BLOCKS_UNDER_WAY = 8
-"""How many blocks of a round are in flight at a time."""
+LEAST_UNDER_WAY, MOST_UNDER_WAY = 3, 8
+VALUES_UNDER_WAY = 1 << 24
+
+
+def blocks_under_way(values: int) -> int:
+    """How many blocks of so many values are in flight at a time: enough to compute and transfer at the same time."""
+    return min(MOST_UNDER_WAY, max(LEAST_UNDER_WAY, VALUES_UNDER_WAY // values))
 
 
 class ExchangedBlock(NamedTuple):
@@ -87,7 +92,7 @@ class Exchange:
             if only is not None:
                 await take(0, only)
             return only is not None
-        room = asyncio.Semaphore(BLOCKS_UNDER_WAY)
+        room = asyncio.Semaphore(blocks_under_way(self._replica.block_values))
         judging, taking = BlockTurn(), BlockTurn()
         short = Trailer.numbers(tail, len(self._replica.members))
 

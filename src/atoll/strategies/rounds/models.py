@@ -24,7 +24,7 @@ from atoll.strategies.replica import Quantity, Replica
 from atoll.strategies.rounds.block import Agreed
 from atoll.strategies.rounds.composition import RoundParts
 from atoll.strategies.rounds.driver import FIRST_WAIT_S, Driver
-from atoll.strategies.rounds.exchange import BLOCKS_UNDER_WAY
+from atoll.strategies.rounds.exchange import blocks_under_way
 from atoll.strategies.rounds.fragment import Fragment
 from atoll.strategies.rounds.handover import Handed, Handover
 from atoll.strategies.rounds.lineage import START, Lineage, Standing, common_agreement
@@ -107,13 +107,14 @@ class ModelRounds(Talk):
     @property
     def _behind(self) -> int:
         """By how many blocks other members may be behind."""
-        return min(BLOCKS_UNDER_WAY, max(len(fragment.blocks) for fragment in self._driver.fragments))
+        most = max(len(fragment.blocks) for fragment in self._driver.fragments)
+        return min(blocks_under_way(self._replica.block_values), most)
 
     async def after_step(self) -> bool:
         if not isinstance(self._driver.blocks[0].correction, Uncorrected):
             await self._replica.touch(self._correct)
         group = self._replica.group
-        await self.settle()
+        await self._settle_if_whole()
         if group.held or self._driver.is_astray:
             return False
         if self._handover.is_under_way:
@@ -121,7 +122,7 @@ class ModelRounds(Talk):
         if self._is_sole_holder:
             await self._hand_out_own()
         merged = not group.is_alone and await self._driver.turn()
-        await self.settle()
+        await self._settle_if_whole()
         return merged
 
     @property
@@ -130,7 +131,7 @@ class ModelRounds(Talk):
 
     @property
     def is_idle(self) -> bool:
-        if self._accepted or self._handover.is_under_way or self._is_sole_holder:
+        if self._handover.is_under_way or self._is_sole_holder or (self._accepted and not self._driver.is_under_way):
             return False
         return self._driver.is_idle
 
@@ -206,6 +207,11 @@ class ModelRounds(Talk):
 
     async def apply(self, pending: Pending, *, late: bool) -> None:  # noqa: ARG002
         await self.settle()
+
+    async def _settle_if_whole(self) -> None:
+        """A round's results get into the model together: so training is held up once."""
+        if not self._driver.is_under_way:
+            await self.settle()
 
     async def settle(self) -> None:
         while self._accepted:
