@@ -89,7 +89,7 @@ def large(arguments: argparse.Namespace) -> None:
 
 
 def _row(strategy: str, nodes: list[dict[str, Any]], alone: float) -> tuple[list[str], float]:
-    steps = [seconds for node in nodes for seconds in node["steps"][node["met"] :]]
+    steps = _together(nodes)
     mean = fmean(steps)
     alone = mean if strategy == "none" else alone
     every = int(strategy.partition("every=")[2].split(",")[0]) if "every=" in strategy else 0
@@ -119,6 +119,18 @@ def _row(strategy: str, nodes: list[dict[str, Any]], alone: float) -> tuple[list
         f"{beats[int(0.99 * len(beats))] * 1e3:.0f} ms (at most {beats[-1] * 1e3:.0f})" if beats else "–",
         f"{beyond:.1f} × the weights",
     ], alone
+
+
+def _together(nodes: list[dict[str, Any]]) -> list[float]:
+    """The durations of the steps while both nodes train: a GPU that they share is quicker for one alone."""
+    first = max(node["begins"][node["met"]] for node in nodes)
+    last = min(node["begins"][-1] for node in nodes)
+    return [
+        seconds
+        for node in nodes
+        for began, seconds in zip(node["begins"], node["steps"], strict=True)
+        if first <= began and began + seconds <= last
+    ]
 
 
 def _of(events: list[Event], kind: type[Any]) -> list[Any]:

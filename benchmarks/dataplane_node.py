@@ -147,11 +147,11 @@ def run(settings: Settings) -> dict[str, Any]:
         node = atoll.join(invitation=invitation.read_text(), out=settings.out)
     node.wrap(trainer.model, trainer.optimizer)
     boundaries = watch_boundaries(node)
-    ends, steps, met = time.monotonic() + settings.seconds, [], 0
-    while time.monotonic() < ends:
-        began = time.perf_counter()
+    ends, begins, steps, met = time.monotonic() + settings.seconds, [], [], 0
+    while (began := time.monotonic()) < ends:
         trainer.step()
-        steps.append(time.perf_counter() - began)
+        begins.append(began)
+        steps.append(time.monotonic() - began)
         if len(node.members) == 2 and not met:
             met = len(steps)
             beats.clear()
@@ -159,6 +159,7 @@ def run(settings: Settings) -> dict[str, Any]:
     found = {
         "name": node.name,
         "parameters": sum(each.numel() for each in trainer.model.parameters()),
+        "begins": begins,
         "steps": steps,
         "met": met,
         "beats": list(beats),

@@ -68,6 +68,8 @@ def test_exchanges_do_not_wait_for_steps() -> None:
     streams = Streams(GPU)
     model = torch.zeros(SIZE, device=GPU)
     change = torch.ones_like(model)
+    with streams.beside():  # the first time, memory and kernels are loaded, which waits for everything
+        torch.ones(5, device=GPU).sum().item()
     streams.at_boundary(lambda: copy(model, change))
     torch.cuda.synchronize()
     busy(500)

@@ -12,6 +12,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from atoll.vectors import empty
+
 __all__ = ["CODECS", "SLAB", "Codec", "as_bytes", "from_bytes", "register", "slabs"]
 
 SLAB = 1 << 18
@@ -50,7 +52,8 @@ def as_bytes(*parts: Tensor) -> Tensor:
     pieces = [part.flatten().contiguous().view(torch.uint8) for part in parts if part.numel()]
     if len(pieces) == 1:
         return pieces[0]
-    return torch.cat(pieces) if pieces else parts[0].new_zeros(0, dtype=torch.uint8)
+    together = empty(sum(map(len, pieces)), parts[0].device, torch.uint8)
+    return torch.cat(pieces, out=together) if pieces else together
 
 
 def from_bytes(encoded: Tensor, dtype: torch.dtype, start: int, count: int) -> Tensor:

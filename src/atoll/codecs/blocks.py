@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from atoll.codecs import kernels
-from atoll.codecs.base import Codec, as_bytes, from_bytes, register, slabs
+from atoll.codecs.base import SLAB, Codec, as_bytes, from_bytes, register, slabs
 from atoll.codecs.bits import pack, packed_size, unpack
+from atoll.vectors import empty
 
 __all__ = ["Blocks"]
 
@@ -48,11 +49,18 @@ class Blocks(Codec):
             values = torch.empty(count, device=encoded.device)
             kernels.blocks_decoded(encoded, values, block=BLOCK, bits=self.bits)
             return values
-        blocks = -(-count // BLOCK)
-        scales = from_bytes(encoded, torch.float32, 0, blocks)
-        codes = unpack(encoded[4 * blocks :], count, self.bits).float() - self._largest
-        rows = _rows(codes)
-        return (rows * scales[:, None]).flatten()[:count]
+        blocks, values = -(-count // BLOCK), empty(count, encoded.device)
+        scales, codes = from_bytes(encoded, torch.float32, 0, blocks), encoded[4 * blocks :]
+        step = SLAB if encoded.device.type == "cpu" else max(count, 1)
+        for start in range(0, count, step):
+            slab = values[start : start + step]
+            packed = codes[packed_size(start, self.bits) : packed_size(start + len(slab), self.bits)]
+            slab.copy_(unpack(packed, len(slab), self.bits)).sub_(self._largest)
+            whole = len(slab) // BLOCK * BLOCK
+            first = start // BLOCK
+            slab[:whole].view(-1, BLOCK).mul_(scales[first : first + whole // BLOCK, None])
+            slab[whole:].mul_(scales[-1])
+        return values
 
 
 def _rows(values: Tensor) -> Tensor:

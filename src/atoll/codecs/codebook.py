@@ -8,6 +8,7 @@ from torch import Tensor
 from atoll.codecs import kernels
 from atoll.codecs.base import SLAB, Codec, as_bytes, from_bytes, register, slabs
 from atoll.codecs.bits import pack, packed_size, unpack
+from atoll.vectors import empty
 
 __all__ = ["Codebook", "bins"]
 
@@ -50,7 +51,7 @@ class Codebook(Codec):
         books = from_bytes(encoded, torch.bfloat16, 0, blocks * entries).float().view(blocks, entries)
         codes = encoded[2 * blocks * entries :]
         each = packed_size(BLOCK, self.bits)
-        decoded = torch.empty(blocks * BLOCK, device=encoded.device)
+        decoded = empty(blocks * BLOCK, encoded.device)
         step = len(books) if encoded.device.type != "cpu" else SLAB // BLOCK
         for first in range(0, blocks, step):
             book = books[first : first + step]

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from atoll.codecs.base import Codec, as_bytes, from_bytes, register
+from atoll.vectors import copied
 
 __all__ = ["Dense", "Half"]
 
@@ -21,10 +22,10 @@ class Dense(Codec):
         return 4 * count
 
     def encode(self, values: Tensor, key: int = 0) -> Tensor:  # noqa: ARG002 - the shape of a codec
-        return as_bytes(values).clone()
+        return as_bytes(copied(values))
 
     def decode(self, encoded: Tensor, count: int, key: int = 0) -> Tensor:  # noqa: ARG002
-        return from_bytes(encoded, torch.float32, 0, count).clone()
+        return copied(from_bytes(encoded, torch.float32, 0, count))
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class Half(Codec):
         return as_bytes(encoded)
 
     def decode(self, encoded: Tensor, count: int, key: int = 0) -> Tensor:  # noqa: ARG002
-        return from_bytes(encoded, self._dtype, 0, count).float()
+        return copied(from_bytes(encoded, self._dtype, 0, count), torch.float32)
 
 
 register("dense", lambda _: Dense(), "every value in 32 bits")

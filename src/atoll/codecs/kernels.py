@@ -120,7 +120,9 @@ def largest(values: Tensor, found: Tensor, *, chunk: int, keep: int) -> Tensor:
         while split > 1 and chunk // split < 2 * keep:
             split //= 2
         shape = {"CHUNK": chunk, "KEEP": keep, "SPLIT": split, "num_warps": SELECT_WARPS}
-        _select_largest[(rows,)](values, found, places, len(values), **shape)
+        _select_largest[(rows,)](values, places, len(values), **shape)
+        grid = (-(-len(places) // TILE),)
+        _take[grid](values, places, found, len(values), len(places), CHUNK=chunk, KEEP=keep, TILE=TILE, num_warps=4)
     return places
 
 
@@ -369,7 +371,6 @@ if triton is not None:
     @triton.jit  # type: ignore[untyped-decorator]
     def _select_largest(
         values: tl.tensor,
-        found: tl.tensor,
         places: tl.tensor,
         count: tl.tensor,
         CHUNK: tl.constexpr,
@@ -378,8 +379,8 @@ if triton is not None:
     ) -> None:
         row = tl.program_id(0).to(tl.int64)
         own = tl.arange(0, CHUNK)
-        place = row * CHUNK + own
-        value = tl.load(values + place, mask=place < count, other=0.0)
+        width = tl.minimum(count - row * CHUNK, CHUNK).to(tl.int32)
+        value = tl.load(values + row * CHUNK + own, mask=own < width, other=0.0)
         # Without its sign, a float is as large as its bits are.  The least that is kept is at least the `KEEP`-th
         # largest maximum of all groups; that is found by halving.
         bits = value.to(tl.int32, bitcast=True) & 0x7FFFFFFF
@@ -420,9 +421,24 @@ if triton is not None:
         equal_before = before >> 16
         wanted = KEEP - tl.sum(above.to(tl.int32), 0)
         chosen = above | (equal & (equal_before <= wanted))
-        target = row * KEEP + (before & 0xFFFF) + tl.minimum(equal_before, wanted) - 1
-        tl.store(found + target, value, mask=chosen)
-        tl.store(places + target, own, mask=chosen)
+        target = (before & 0xFFFF) + tl.minimum(equal_before, wanted) - 1
+        tl.store(places + row * KEEP + target, own, mask=chosen)
+
+    @triton.jit  # type: ignore[untyped-decorator]
+    def _take(
+        values: tl.tensor,
+        places: tl.tensor,
+        found: tl.tensor,
+        count: tl.tensor,
+        number: tl.tensor,
+        CHUNK: tl.constexpr,
+        KEEP: tl.constexpr,
+        TILE: tl.constexpr,
+    ) -> None:
+        own = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
+        inside = own < number
+        place = own // KEEP * CHUNK + tl.load(places + own, mask=inside, other=0)
+        tl.store(found + own, tl.load(values + place, mask=inside & (place < count), other=0.0), mask=inside)
 
     @triton.jit  # type: ignore[untyped-decorator]
     def _pack(

@@ -10,6 +10,7 @@ from atoll.codecs import kernels
 from atoll.codecs.base import Codec, as_bytes, from_bytes, register, slabs
 from atoll.codecs.bits import pack, packed_size, unpack, width
 from atoll.codecs.codebook import bins
+from atoll.vectors import zeros
 
 __all__ = ["ChunkTopK", "RandomK", "TopK", "kept"]
 
@@ -37,7 +38,7 @@ class TopK(Codec):
         return as_bytes(values[places].to(torch.bfloat16), pack(places, width(len(values) - 1)))
 
     def decode(self, encoded: Tensor, count: int, key: int = 0) -> Tensor:  # noqa: ARG002
-        decoded = torch.zeros(count, device=encoded.device)
+        decoded = zeros(count, encoded.device)
         if count:
             keep = kept(count, self.ratio)
             places = unpack(encoded[2 * keep :], keep, width(count - 1))
@@ -122,7 +123,7 @@ class ChunkTopK(Codec):
             end = 8 + packed_size(number, 2)
             chosen = book[unpack(encoded[8:end], number, 2).long()]
         places = unpack(encoded[end:], number, width(self.chunk - 1)).long().view(chunks, keep)
-        rows = torch.zeros(chunks, self.chunk, device=encoded.device)
+        rows = zeros(chunks * self.chunk, encoded.device).view(chunks, self.chunk)
         return rows.scatter_(1, places, chosen.view(chunks, keep)).flatten()[:count]
 
 
@@ -168,7 +169,7 @@ class RandomK(Codec):
         return as_bytes(values[self._places(len(values), key, values.device)])
 
     def decode(self, encoded: Tensor, count: int, key: int = 0) -> Tensor:
-        decoded = torch.zeros(count, device=encoded.device)
+        decoded = zeros(count, encoded.device)
         if count:
             keep = kept(count, self.ratio)
             decoded[self._places(count, key, encoded.device)] = from_bytes(encoded, torch.float32, 0, keep)

@@ -112,7 +112,8 @@ class Driver:
         initial = self._replica.read_blocks([block.span for block in self.blocks])
         for block, values in zip(self.blocks, initial, strict=True):
             block.start(values)
-        if self._replica.device.type == "cuda":
+        if self._replica.device.type == "cuda":  # compiled kernels, and the memory of the next snapshot
+            self._replica.read_blocks([block.span for block in self.blocks])
             for values in {len(values): values for values in initial}.values():
                 self._reduction.prepare(values, len(self._replica.members))
 

@@ -4,7 +4,6 @@ import asyncio
 import concurrent.futures
 import queue
 import statistics
-import sys
 import threading
 import time
 from collections import deque
@@ -22,10 +21,6 @@ LOOK_EVERY_S = 1.0
 LEAVE_S = 10.0
 MEASURED = 15
 """The time of a step is the median of this many steps."""
-SWITCH_S = 0.0005
-"""How long a thread of the program keeps the interpreter while others wait for it.  Python's own 5 ms would be waited
-for at each step boundary, by training, and at each message, by the event loop.
-"""
 
 
 class WorldThread:
@@ -36,7 +31,6 @@ class WorldThread:
     """
 
     def __init__(self, opening: Callable[[], AbstractAsyncContextManager[LiveWorld]]) -> None:
-        sys.setswitchinterval(min(SWITCH_S, sys.getswitchinterval()))
         self._opening = opening
         self._opened: concurrent.futures.Future[LiveWorld] = concurrent.futures.Future()
         self._failure: BaseException | None = None
