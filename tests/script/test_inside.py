@@ -97,6 +97,8 @@ def test_two_nodes_of_two_processes(tmp_path: Path, how: str) -> None:
         with node(script, logs[1], *join, "--out", str(tmp_path / "b"), "--meetings", ENDLESS) as second:
             for place in own:
                 wait_until_together(place / "n0.jsonl", logs[1])
+                (theirs,) = (tmp_path / "b" / place.relative_to(tmp_path / "a")).glob("*.jsonl")
+                wait_until_together(theirs, logs[1])  # traces are written a few times a second
             kill(second)
         with node(script, logs[2], *join, "--out", str(tmp_path / "c"), "--meetings", "8") as third:
             assert_ended(third, logs[2])

