@@ -35,6 +35,7 @@ __all__ = [
     "digest",
     "divide",
     "empty",
+    "in_full",
     "length",
     "lengths",
     "minus",
@@ -84,8 +85,15 @@ def added(vectors: Sequence[Vector]) -> Vector:
 
 
 def minus(one: Vector, other: Vector) -> Vector:
-    """Returns one − other, in reusable memory."""
-    return torch.sub(one, other, out=empty(len(one), one.device))
+    """Returns one − other in float32, in reusable memory."""
+    return torch.sub(in_full(one), in_full(other), out=empty(len(one), one.device))
+
+
+def in_full(values: Vector) -> Vector:
+    """Returns the values in float32, to compute with others.  A CPU would make such a copy by itself, in memory that
+    it does not use again; a GPU needs none.
+    """
+    return values if values.is_cuda or values.dtype == torch.float32 else copied(values, torch.float32)
 
 
 def times(values: Vector, factor: float) -> Vector:
@@ -102,17 +110,23 @@ def all_finite(values: Vector) -> bool:
     """Returns whether all values are finite.  A finite sum of squares proves it, and needs no memory; otherwise each
     value is checked.
     """
-    values = values.float()
-    return math.isfinite(torch.dot(values, values).item()) or bool(torch.isfinite(values).all())
+    return math.isfinite(_squares(values)) or bool(torch.isfinite(values).all())
 
 
 def length(values: Vector) -> float:
     """Returns the length of a vector; infinite if its values are too large, or not finite."""
-    values = values.float()
-    squares = torch.dot(values, values).item()
+    squares = _squares(values)
     if not math.isfinite(squares):
         squares = float(torch.linalg.vector_norm(values, dtype=torch.float64)) ** 2
     return math.sqrt(squares) if math.isfinite(squares) else math.inf
+
+
+def _squares(values: Vector) -> float:
+    """The sum of squares; values in half precision are read slab by slab, so that no whole copy of them is made."""
+    if values.dtype == torch.float32:
+        return torch.dot(values, values).item()
+    parts = [values] if values.is_cuda else torch.split(values, SLAB)
+    return sum(torch.dot(part, part).item() for part in (part.float() for part in parts))
 
 
 class Change(NamedTuple):

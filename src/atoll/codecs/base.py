@@ -5,7 +5,7 @@ Codecs are frozen values without state.  They work on torch tensors wherever tho
 """
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -62,12 +62,13 @@ def from_bytes(encoded: Tensor, dtype: torch.dtype, start: int, count: int) -> T
     return (raw if raw.data_ptr() % dtype.itemsize == 0 else raw.clone()).view(dtype)
 
 
-def slabs(values: Tensor, multiple: int) -> list[Tensor]:
-    """Splits a vector in pieces to process one by one; each size but the last is a multiple of `multiple`."""
-    if values.device.type != "cpu":
-        return [values] if len(values) else []
-    size = max(1, SLAB // multiple) * multiple
-    return [values[start : start + size] for start in range(0, len(values), size)]
+def slabs(values: Tensor, multiple: int) -> Iterator[tuple[int, Tensor]]:
+    """Splits a vector in pieces to process one by one: where each begins, and the piece.  Each size but the last is a
+    multiple of `multiple`.
+    """
+    size = max(1, SLAB // multiple) * multiple if values.device.type == "cpu" else max(1, len(values))
+    for start in range(0, len(values), size):
+        yield start, values[start : start + size]
 
 
 CODECS: dict[str, tuple[Callable[[float], Codec], float | None, str]] = {}

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from atoll.codecs import kernels
-from atoll.codecs.base import SLAB, Codec, as_bytes, from_bytes, register, slabs
+from atoll.codecs.base import SLAB, Codec, from_bytes, register, slabs
 from atoll.codecs.bits import pack, packed_size, unpack
 from atoll.vectors import empty
 
@@ -31,18 +31,20 @@ class Blocks(Codec):
         return 4 * -(-count // BLOCK) + packed_size(count, self.bits)
 
     def encode(self, values: Tensor, key: int = 0) -> Tensor:  # noqa: ARG002 - the shape of a codec
+        encoded = empty(self.size(len(values)), values.device, torch.uint8)
         if kernels.available(values):
-            encoded = torch.empty(self.size(len(values)), dtype=torch.uint8, device=values.device)
             kernels.blocks_encoded(values, encoded, block=BLOCK, bits=self.bits)
             return encoded
-        scales, codes = [], []
-        for slab in slabs(values, BLOCK):
+        blocks = -(-len(values) // BLOCK)
+        scales, codes = encoded[: 4 * blocks].view(torch.float32), encoded[4 * blocks :]
+        for start, slab in slabs(values, BLOCK):
             rows = _rows(slab)
-            scale = rows.abs().amax(1, keepdim=True) / self._largest
-            code = (rows / scale.clamp_min(LEAST)).round_().clamp_(-self._largest, self._largest)
-            scales.append(scale.flatten())
-            codes.append(pack((code + self._largest).flatten()[: len(slab)].to(torch.uint8), self.bits))
-        return as_bytes(*scales, *codes) if scales else values.new_zeros(0, dtype=torch.uint8)
+            scale = rows.abs().amax(1, keepdim=True).div_(self._largest)
+            code = (rows / scale.clamp_min(LEAST)).round_().clamp_(-self._largest, self._largest).add_(self._largest)
+            scales[start // BLOCK : start // BLOCK + len(rows)] = scale.flatten()
+            first, end = packed_size(start, self.bits), packed_size(start + len(slab), self.bits)
+            codes[first:end] = pack(code.flatten()[: len(slab)].to(torch.uint8), self.bits)
+        return encoded
 
     def decode(self, encoded: Tensor, count: int, key: int = 0) -> Tensor:  # noqa: ARG002
         if kernels.available(encoded):

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from atoll.codecs import kernels
-from atoll.codecs.base import SLAB, Codec, as_bytes, from_bytes, register, slabs
+from atoll.codecs.base import SLAB, Codec, from_bytes, register, slabs
 from atoll.codecs.bits import pack, packed_size, unpack
 from atoll.vectors import empty
 
@@ -28,19 +28,21 @@ class Codebook(Codec):
         return (2 << self.bits) * -(-count // BLOCK) + packed_size(count, self.bits)
 
     def encode(self, values: Tensor, key: int = 0) -> Tensor:  # noqa: ARG002 - the shape of a codec
+        encoded = empty(self.size(len(values)), values.device, torch.uint8)
         if kernels.available(values):
-            encoded = torch.empty(self.size(len(values)), dtype=torch.uint8, device=values.device)
             kernels.codebook_encoded(values, encoded, block=BLOCK, bits=self.bits)
             return encoded
-        books, codes = [], []
-        for slab in slabs(values, BLOCK):
+        end = (2 << self.bits) * -(-len(values) // BLOCK)
+        books, codes = encoded[:end].view(torch.bfloat16).view(-1, 1 << self.bits), encoded[end:]
+        for start, slab in slabs(values, BLOCK):
             whole = len(slab) // BLOCK * BLOCK
-            for part in (slab[:whole].view(-1, BLOCK), slab[whole:].view(1, -1)):
+            for first, part in ((start, slab[:whole].view(-1, BLOCK)), (start + whole, slab[whole:].view(1, -1))):
                 if part.numel():
                     book, code = bins(part, self.bits)
-                    books.append(book.to(torch.bfloat16).flatten())
-                    codes.append(pack(code.flatten(), self.bits))
-        return as_bytes(*books, *codes) if books else values.new_zeros(0, dtype=torch.uint8)
+                    books[first // BLOCK : first // BLOCK + len(part)] = book
+                    place = packed_size(first, self.bits)
+                    codes[place : place + packed_size(part.numel(), self.bits)] = pack(code.flatten(), self.bits)
+        return encoded
 
     def decode(self, encoded: Tensor, count: int, key: int = 0) -> Tensor:  # noqa: ARG002
         if kernels.available(encoded):

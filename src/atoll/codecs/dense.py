@@ -42,7 +42,7 @@ class Half(Codec):
         return 2 * count
 
     def encode(self, values: Tensor, key: int = 0) -> Tensor:  # noqa: ARG002
-        encoded = values.to(self._dtype)
+        encoded = copied(values, self._dtype)
         if not self.brain:
             largest = torch.finfo(torch.float16).max
             encoded.clamp_(-largest, largest)

@@ -97,7 +97,7 @@ class ChunkTopK(Codec):
     def _chosen(self, values: Tensor, keep: int) -> tuple[Tensor, Tensor]:
         """The largest values of all chunks, and their places in their chunks."""
         found, places = [], []
-        for slab in slabs(values, self.chunk):
+        for _, slab in slabs(values, self.chunk):
             missing = -len(slab) % self.chunk
             rows = (torch.cat([slab, slab.new_zeros(missing)]) if missing else slab).view(-1, self.chunk)
             place = _largest(rows.abs(), keep)

@@ -174,7 +174,7 @@ class Judge:
         if weight > 0:
             total *= float(summed[0]) / weight
         elif origin is not None:
-            total = origin * float(summed[0])
+            total = origin.float() * float(summed[0])
         return total, summed
 
     def trailers(self, members: tuple[str, ...], trailers: list[Numbers]) -> tuple[list[Numbers], list[float]]:
@@ -310,5 +310,5 @@ def _scaled(vector: Vector, origin: Vector | None, weight: float, scale: float) 
         return vector
     if origin is None:
         return vector * scale
-    start = origin * weight
+    start = origin.float() * weight
     return start + (vector - start) * scale

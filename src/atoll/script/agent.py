@@ -196,10 +196,10 @@ class Agent:
         if not world.is_late and len(world.names) > 1:
             await self._take_first_model(replica)
         talk = self._talk = parse_strategy(self.strategy).start(replica)
-        if (more := replica.size * talk.bytes_per_value) > LARGE_BYTES:
+        if (more := talk.memory_bytes) > LARGE_BYTES:
             say(
-                "%s: %.0f M parameters; %s needs up to %.1f GB beyond training (%.1f times the weights in float32)",
-                *(world.name, replica.size / 1e6, self.strategy, more / 1e9, talk.bytes_per_value / 4),
+                "%s: %.0f M parameters; %s needs about %.1f GB beyond training (%.1f times the weights in float32)",
+                *(world.name, replica.size / 1e6, self.strategy, more / 1e9, more / 4 / replica.size),
             )
         await replica.touch(talk.prepare)
         self._talk.start(self._thread.spawn)

@@ -134,8 +134,8 @@ class DeltaTalk(Talk):
         self._changed = torch.zeros_like(self._before)
 
     @property
-    def bytes_per_value(self) -> int:
-        return 4 * (3 + 2 * len(self._clocks))
+    def memory_bytes(self) -> int:
+        return 4 * self._replica.size * (3 + 2 * len(self._clocks))
 
     def start(self, spawn: Spawn) -> None:
         self._spawn = spawn

@@ -111,8 +111,8 @@ class TogetherTalk(Talk):
             talk.prepare()
 
     @property
-    def bytes_per_value(self) -> int:
-        return sum(talk.bytes_per_value for talk in self._talks)
+    def memory_bytes(self) -> int:
+        return sum(talk.memory_bytes for talk in self._talks)
 
     def start(self, spawn: Spawn) -> None:
         for talk in self._talks:

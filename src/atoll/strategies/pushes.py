@@ -135,9 +135,9 @@ class PushTalk(Talk):
         self._initial = self._replica.read(Quantity.PARAMETERS)
 
     @property
-    def bytes_per_value(self) -> int:
+    def memory_bytes(self) -> int:
         images = 2 * len(self._peers) if self._codec else 0
-        return 4 * (2 + images + (LEAST_PAST if self._merge.remembers else 0))
+        return 4 * self._replica.size * (2 + images + (LEAST_PAST if self._merge.remembers else 0))
 
     def start(self, spawn: Spawn) -> None:
         self._spawn = spawn

@@ -42,8 +42,8 @@ class Talk:
         return False
 
     @property
-    def bytes_per_value(self) -> int:
-        """How many bytes it holds at most for each value of the model, beyond what training needs."""
+    def memory_bytes(self) -> int:
+        """About how many bytes it holds at most, beyond what training needs."""
         return 0
 
     async def settle(self) -> None:

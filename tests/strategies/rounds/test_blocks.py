@@ -3,9 +3,12 @@
 import numpy as np
 import pytest
 
+from atoll import memory
+from atoll.memory import VectorMemory
 from atoll.strategies import parse_strategy
-from atoll.strategies.rounds import exchange
+from atoll.strategies.rounds import exchange, models
 from atoll.strategies.rounds.lineage import Agreement, Lineage
+from atoll.strategies.talk import Spawn
 from atoll.trace import Joined
 from atoll.vectors import Vector
 from atoll.world.base import World
@@ -134,3 +137,26 @@ def test_what_nodes_declare_for_encoding_is_part_of_an_exchange() -> None:
     computed = 1e-3 * (VALUES + 2 * VALUES / 3 + VALUES + 2 * VALUES / 3 + VALUES + VALUES)
     assert max(took[0]) < 0.1
     assert min(took[1_000_000]) == pytest.approx(max(took[0]) + computed, rel=0.15)
+
+
+@pytest.mark.parametrize("state", ["float32", "bfloat16"])
+@pytest.mark.parametrize("spec", ["allreduce:every=4,overlap", "diloco:every=4,codec=int8,overlap"])
+def test_rounds_need_the_memory_that_they_say(spec: str, state: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is kept, and the blocks under way; a replica of the tests takes its snapshots elsewhere."""
+    count, block = 1 << 20, 1 << 17
+    vectors, told = VectorMemory(), list[int]()
+    monkeypatch.setattr(memory, "empty_bytes", vectors.empty_bytes)
+    monkeypatch.setattr(VectorReplica, "block_values", block)
+    said = models.memory_bytes
+    start = models.ModelRounds.start
+
+    def watched(rounds: models.ModelRounds, spawn: Spawn) -> None:
+        told.append(said(rounds._driver.fragments) - 4 * count)
+        start(rounds, spawn)
+
+    monkeypatch.setattr(models.ModelRounds, "start", watched)
+    numbers = np.zeros(count), np.cos(np.arange(count))
+    strategy = parse_strategy(f"{spec},state={state}")
+    run_strategy(network(CALM), strategy, lambda _: numbers, steps=30, linger_s=5.0)
+    assert len(told) == 3
+    assert 0.5 * sum(told) < vectors.most_bytes <= sum(told)

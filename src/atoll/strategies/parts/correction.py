@@ -6,7 +6,7 @@ round, and the result of that round shows how all nodes moved together.
 
 from typing import Protocol
 
-from atoll.vectors import Vector
+from atoll.vectors import Vector, times
 
 __all__ = ["FADES", "Correction", "Uncorrected", "VarianceReduced"]
 
@@ -20,6 +20,10 @@ so with every step.
 class Correction(Protocol):
     """One node's correction of its own steps."""
 
+    @property
+    def copies(self) -> int:
+        """How many vectors it stores."""
+
     def step(self) -> Vector | None:
         """What to add after a step; `None`: nothing."""
 
@@ -29,7 +33,7 @@ class Correction(Protocol):
         """
 
     def learn(self, missed: Vector) -> None:
-        """Called after that round, with the mean minus the node's contribution."""
+        """Called after that round, with the mean minus the node's contribution, whose memory it takes."""
 
     def here(self, *, everybody: bool) -> None:
         """Called when the members of rounds have changed; `everybody`: whether all nodes are reachable."""
@@ -37,6 +41,8 @@ class Correction(Protocol):
 
 class Uncorrected:
     """The node's own steps, uncorrected."""
+
+    copies = 0
 
     def step(self) -> Vector | None:
         return None
@@ -63,17 +69,20 @@ class VarianceReduced:
     does not follow only its own shard at once.  The estimate fades, since it gets worse with every step.
     """
 
+    copies = 4
+
     def __init__(self) -> None:
         self._correction: Vector | None = None
         self._for_others: Vector | None = None
         self._steps = 0
+        self._corrected = 0
+        """Steps with the current correction that are not in `_added` yet."""
         self._added: Vector | None = None
         self._steps_in_round = 0
 
     def step(self) -> Vector | None:
         self._steps += 1
-        if self._correction is not None:
-            self._added = self._correction if self._added is None else self._added + self._correction
+        self._corrected += self._correction is not None
         if self._for_others is not None:
             self._for_others = self._for_others * FADES
         if self._correction is None or self._for_others is None:
@@ -81,13 +90,15 @@ class VarianceReduced:
         return self._correction + self._for_others
 
     def begin(self) -> Vector | None:
+        self._add_up()
         added, self._added = self._added, None
         self._steps_in_round, self._steps = self._steps, 0
         return added
 
     def learn(self, missed: Vector) -> None:
         if self._steps_in_round:
-            self._correction = missed / self._steps_in_round
+            self._add_up()
+            self._correction = missed.div_(self._steps_in_round)
 
     def here(self, *, everybody: bool) -> None:
         if everybody:
@@ -95,3 +106,10 @@ class VarianceReduced:
         elif self._for_others is None:
             self._for_others = self._correction
         self._correction = self._added = None
+        self._corrected = 0
+
+    def _add_up(self) -> None:
+        if self._correction is not None and self._corrected:
+            more = times(self._correction, self._corrected)
+            self._added = more if self._added is None else self._added.add_(more)
+        self._corrected = 0

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import torch
 
-from atoll.vectors import Vector, copied, minus
+from atoll.vectors import Vector, copied, in_full, minus
 
 __all__ = ["HeavyBall", "Nesterov", "Outer", "TakeMean"]
 
@@ -62,7 +62,7 @@ class Nesterov:
         step = torch.mul(now, self._momentum, out=mean)
         step += change
         step *= self._rate
-        return torch.sub(anchor, step, out=step)
+        return torch.sub(in_full(anchor), step, out=step)
 
 
 class HeavyBall:
@@ -85,7 +85,7 @@ class HeavyBall:
     def __call__(self, anchor: Vector, mean: Vector) -> Vector:
         step = minus(mean, anchor).mul_(self._rate)
         self._move, now = _moved(self._move, self._momentum, step, anchor.dtype)
-        return torch.add(anchor, now, out=mean)
+        return torch.add(in_full(anchor), now, out=mean)
 
 
 def _moved(kept: Vector | None, momentum: float, change: Vector, dtype: torch.dtype) -> tuple[Vector, Vector]:

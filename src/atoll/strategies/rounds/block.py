@@ -16,7 +16,21 @@ from atoll.state import Saved
 from atoll.strategies.parts.ahead import Ahead, Steps
 from atoll.strategies.parts.correction import Correction, Uncorrected
 from atoll.strategies.parts.outer import Outer
-from atoll.vectors import Change, Vector, all_finite, as_array, copied, divide, lengths, minus, of_array, times, zeros
+from atoll.vectors import (
+    Change,
+    Vector,
+    all_finite,
+    as_array,
+    copied,
+    divide,
+    empty,
+    in_full,
+    lengths,
+    minus,
+    of_array,
+    times,
+    zeros,
+)
 
 __all__ = ["Agreed", "Block", "Contribution", "Examined", "Received"]
 
@@ -115,14 +129,13 @@ class Block:
         return int(self.span.stop - self.span.start)
 
     @property
-    def bytes_per_value(self) -> int:
-        """The most memory that it needs: for the values that were agreed on before, last and next, the residual before
-        and after a round, the state of outer optimisers, corrections and delayed means; and for a snapshot.
+    def kept_bytes(self) -> int:
+        """What it keeps between rounds: the values that were agreed on, the residual, the state of the outer optimiser,
+        corrections, and delayed means.
         """
-        kept = 0 if self._absolute else 2
-        corrected = 0 if isinstance(self.correction, Uncorrected) else 4
-        copies = 3 + kept + corrected + self._outer.copies + (0 if self._ahead.adds else 2)
-        return 4 + copies * self._dtype.itemsize
+        copies = 1 + (not self._absolute) + self._outer.copies
+        in_full = self.correction.copies + (0 if self._ahead.adds else 2)
+        return int(self.size * (copies * self._dtype.itemsize + 4 * in_full))
 
     @property
     def is_anew(self) -> bool:
@@ -131,10 +144,8 @@ class Block:
 
     @property
     def origin(self) -> Vector | None:
-        """What members' values are changes of; `None` where they bring changes, or gradients."""
-        if self.agreed is None or not (self._absolute and self._is_model):
-            return None
-        return self.agreed.float()
+        """What members' values are changes of, as it is kept; `None` where they bring changes, or gradients."""
+        return self.agreed if self._absolute and self._is_model else None
 
     def kept(self, values: Vector) -> Vector:
         """Values as the block keeps them."""
@@ -156,11 +167,12 @@ class Block:
             return Received(unsent=kept)
         missed: Vector | None = None
         if own.weight > 0 and not isinstance(self.correction, Uncorrected):
-            sent = own.values if unsent is None else own.values - unsent
-            missed = mean - sent / own.weight
+            sent = own.values if unsent is None else minus(own.values, unsent)
+            missed = torch.div(sent, own.weight, out=empty(len(sent), sent.device))
+            missed = torch.sub(mean, missed, out=missed)
         if not self._absolute:
             assert self.agreed is not None
-            mean += self.agreed
+            mean += in_full(self.agreed)
         examined = Examined(changed**2, own.moved**2, was**2, gave=own.weight > 0, counts=True)
         return Received(examined, mean, kept, missed)
 

@@ -19,15 +19,28 @@ from atoll.strategies.rounds.trailer import Trailer
 from atoll.vectors import Numbers, Vector, copied
 from atoll.world.hearing import NOT_UNDERSTOOD
 
-__all__ = ["Exchange", "ExchangedBlock", "blocks_under_way"]
+__all__ = ["Exchange", "ExchangedBlock", "blocks_under_way", "memory_bytes"]
 
 LEAST_UNDER_WAY, MOST_UNDER_WAY = 3, 8
 VALUES_UNDER_WAY = 1 << 24
+COPIES_UNDER_WAY = 5
+"""About how many copies of a block there are while it is exchanged: given, sent, received, added up, left over."""
 
 
 def blocks_under_way(values: int) -> int:
     """How many blocks of so many values are in flight at a time: enough to compute and transfer at the same time."""
     return min(MOST_UNDER_WAY, max(LEAST_UNDER_WAY, VALUES_UNDER_WAY // values))
+
+
+def memory_bytes(fragments: list[Fragment]) -> int:
+    """What rounds need beyond training: what is kept between them; a snapshot of what a round exchanges; and copies of
+    the blocks under way.
+    """
+    blocks = [block for fragment in fragments for block in fragment.blocks]
+    largest = max(sum(block.size for block in fragment.blocks) for fragment in fragments)
+    block = max(each.size for each in blocks)
+    under_way = COPIES_UNDER_WAY * min(blocks_under_way(block) * block, largest)
+    return sum(each.kept_bytes for each in blocks) + 4 * (largest + under_way)
 
 
 class ExchangedBlock(NamedTuple):

@@ -9,6 +9,7 @@ from atoll.strategies.parts.when import AfterAView
 from atoll.strategies.replica import Quantity, Replica
 from atoll.strategies.rounds.composition import Meeting, RoundParts
 from atoll.strategies.rounds.driver import LEAST_WAIT_S, Driver
+from atoll.strategies.rounds.exchange import memory_bytes
 from atoll.strategies.rounds.fragment import Fragment
 from atoll.strategies.rounds.models import ModelRounds
 from atoll.strategies.rounds.outcome import BlockOutcome, Pending
@@ -66,8 +67,8 @@ class GradientRounds(Talk):
         return await self._models.after_step() or self._merged
 
     @property
-    def bytes_per_value(self) -> int:
-        return self._models.bytes_per_value + self._driver.blocks[0].bytes_per_value
+    def memory_bytes(self) -> int:
+        return self._models.memory_bytes + memory_bytes(self._driver.fragments)
 
     async def settle(self) -> None:
         await self._models.settle()

@@ -146,7 +146,7 @@ class Handover:
             done += len(body)
             self._part = common.agreement, have, done
         offload = self._replica.world.offload
-        buffers = have[model:].view(np.float32)
+        buffers = have[model:].view(np.float32).copy()  # a view would keep all of `have`
         held = await offload(lambda: self._blocks(have[:model]))
         if not np.isfinite(buffers).all() or not await offload(lambda: all(map(all_finite, held))):
             self._refuse(view, host, "a state that is not finite")

@@ -24,7 +24,7 @@ from atoll.strategies.replica import Quantity, Replica
 from atoll.strategies.rounds.block import Agreed
 from atoll.strategies.rounds.composition import RoundParts
 from atoll.strategies.rounds.driver import FIRST_WAIT_S, Driver
-from atoll.strategies.rounds.exchange import blocks_under_way
+from atoll.strategies.rounds.exchange import blocks_under_way, memory_bytes
 from atoll.strategies.rounds.fragment import Fragment
 from atoll.strategies.rounds.handover import Handed, Handover
 from atoll.strategies.rounds.lineage import START, Lineage, Standing, common_agreement
@@ -126,8 +126,8 @@ class ModelRounds(Talk):
         return merged
 
     @property
-    def bytes_per_value(self) -> int:
-        return self._driver.blocks[0].bytes_per_value
+    def memory_bytes(self) -> int:
+        return memory_bytes(self._driver.fragments)
 
     @property
     def is_idle(self) -> bool:
@@ -153,13 +153,10 @@ class ModelRounds(Talk):
         return not self._handover.is_under_way and (self._replica.group.view.number == 0 or self._driver.number > 0)
 
     def _correct(self) -> None:
-        steps = [(each.span, each.correction.step()) for each in self._driver.blocks]
-        corrections = [(span, correction) for span, correction in steps if correction is not None]
-        if corrections:
-            values = self._replica.read(Quantity.PARAMETERS)
-            for span, correction in corrections:
-                values[span] += correction
-            self._replica.write(Quantity.PARAMETERS, values)
+        for block in self._driver.blocks:
+            correction = block.correction.step()
+            if correction is not None:
+                self._replica.add(Quantity.PARAMETERS, correction, block.span)
 
     # What the driver averages ---
 
