@@ -42,7 +42,7 @@ def main() -> None:
     arguments = parser.parse_args()
     device, repeats = arguments.device, arguments.repeats
     torch.set_num_threads(1)
-    count = COUNT if device == "cpu" else 10 * COUNT
+    count = COUNT if device == "cpu" else 40 * COUNT
     values = torch.randn(count, generator=torch.Generator().manual_seed(0)).to(device)
     target = torch.empty_like(values)
     copy_s = seconds(lambda: target.copy_(values), device, 4 * repeats)

@@ -12,6 +12,7 @@ About a minute for each strategy.  Nothing else should run on the machine meanwh
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -34,11 +35,15 @@ STRATEGIES = (
     "diloco:every=50,codec=int8,overlap",
     "diloco:every=50,codec=chunk2/64,overlap",
     "allreduce:every=50",
+    "allreduce:every=50,overlap",
+    "diloco:every=50,codec=int8,overlap,state=bfloat16",
 )
 
 
-def two_nodes(strategy: str, *, delay_s: float = 0.0, **settings: Any) -> list[dict[str, Any]]:
-    """Runs two processes, and adds to what each found the events of its trace."""
+def two_nodes(
+    strategy: str, *, delay_s: float = 0.0, keep: Path | None = None, **settings: Any
+) -> list[dict[str, Any]]:
+    """Runs two processes, and adds to what each found the events of its trace.  `keep`: a folder for all of it."""
     with tempfile.TemporaryDirectory() as folder:
         nodes = []
         for place in range(2):
@@ -63,6 +68,8 @@ def two_nodes(strategy: str, *, delay_s: float = 0.0, **settings: Any) -> list[d
                 said = (Path(folder) / f"{place}.log").read_text()
                 raise SystemExit(f"{said[-3000:]}\na node has failed with exit status {node.returncode}")
         found = [json.loads((Path(folder) / f"{place}.found").read_text()) for place in range(2)]
+        if keep is not None:
+            shutil.copytree(folder, keep / strategy.replace(":", "-"))
         for each in found:
             each["events"] = list(read_trace(Path(folder) / f"{each['name']}.jsonl"))
         return found
@@ -74,6 +81,7 @@ def large(arguments: argparse.Namespace) -> None:
     for strategy in arguments.strategies or STRATEGIES:
         nodes = two_nodes(
             strategy,
+            keep=arguments.keep,
             seconds=arguments.seconds,
             parameters=int(arguments.parameters),
             device=arguments.device,
@@ -185,7 +193,8 @@ def _torch_save(sleeper: Sleeper, path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["large", "join", "checkpoint"])
-    parser.add_argument("--strategies", nargs="*", help="default: four")
+    parser.add_argument("--strategies", nargs="*", help="default: six")
+    parser.add_argument("--keep", type=Path, help="a folder for traces, and how long each step took")
     parser.add_argument("--parameters", type=float, default=124e6)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--device", default="cpu")

@@ -98,7 +98,8 @@ class Learner:
     """Trains a GPT on random tokens, with bf16 autocast and fused AdamW; on a CPU with a batch that it can bear."""
 
     def __init__(self, shape: str, device: str) -> None:
-        self.model = Gpt(shape).to(device)
+        with torch.device(device):
+            self.model = Gpt(shape)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), 3e-4, fused=True)
         self._device = device
         self._tokens = torch.randint(WORDS, (BATCH, CONTEXT + 1) if device != "cpu" else (1, 33), device=device)

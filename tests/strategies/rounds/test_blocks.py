@@ -147,7 +147,7 @@ def test_rounds_need_the_memory_that_they_say(spec: str, state: str, monkeypatch
     vectors, told = VectorMemory(), list[int]()
     monkeypatch.setattr(memory, "empty_bytes", vectors.empty_bytes)
     monkeypatch.setattr(VectorReplica, "block_values", block)
-    said = models.memory_bytes
+    said = exchange.memory_bytes
     start = models.ModelRounds.start
 
     def watched(rounds: models.ModelRounds, spawn: Spawn) -> None:
