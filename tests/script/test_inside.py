@@ -100,7 +100,7 @@ def test_two_nodes_of_two_processes(tmp_path: Path, how: str) -> None:
                 (theirs,) = (tmp_path / "b" / place.relative_to(tmp_path / "a")).glob("*.jsonl")
                 wait_until_together(theirs, logs[1])  # traces are written a few times a second
             kill(second)
-        with node(script, logs[2], *join, "--out", str(tmp_path / "c"), "--meetings", "8") as third:
+        with node(script, logs[2], *join, "--out", str(tmp_path / "c"), "--meetings", "16") as third:
             assert_ended(third, logs[2])
         assert_ended(first, logs[0])
     for place in own:

@@ -1,6 +1,7 @@
 """Scripts that train with others: in threads over loopback, and as processes on an emulated network."""
 
 import copy
+import gc
 import os
 import sys
 import threading
@@ -200,6 +201,15 @@ def test_what_cannot_work_is_refused() -> None:
             run.wrap(model, torch.optim.SGD(model.parameters(), 0.1))
     with pytest.raises(StrategyError):
         atoll.join("nonsense")
+
+
+def test_a_collection_does_not_hold_up_a_step() -> None:
+    """Python's collector has little to look at while a run lasts, and all of it afterwards."""
+    model = small()
+    with atoll.join("none") as run:
+        run.wrap(model, torch.optim.SGD(model.parameters(), 0.1))
+        assert gc.get_freeze_count() > 10_000
+    assert gc.get_freeze_count() == 0
 
 
 def test_what_models_are_made_of() -> None:

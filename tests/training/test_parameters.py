@@ -1,11 +1,14 @@
+from collections.abc import Callable
+
 import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from atoll.training.parameters import Parameters
-from atoll.vectors import of_array
+from atoll.training.parameters import Parameters, Tensors
+from atoll.vectors import WHOLE, of_array
 
 
 def model() -> nn.Sequential:
@@ -45,7 +48,7 @@ def test_what_is_written_is_read(seed: int) -> None:
     assert torch.equal(parameters.read(), values)
     first = parameters.ranges[0]
     np.testing.assert_array_equal(first_weight(net).detach().numpy().ravel(), values[first.start : first.stop])
-    parameters.add(torch.ones_like(values))
+    parameters.add_each([(WHOLE, torch.ones_like(values))])
     np.testing.assert_allclose(parameters.read(), values + 1)
 
 
@@ -115,8 +118,45 @@ def test_a_span_is_read_replaced_and_added_to(start: int, stop: int, *, channels
     parameters.write(values)
     np.testing.assert_array_equal(parameters.read(span), values[span])
     values[span] += 0.5
-    parameters.add(torch.full((span.stop - span.start,), 0.5), span)
+    middle = (span.start + span.stop) // 2
+    halves = slice(span.start, middle), slice(middle, span.stop)  # the tensor in the middle is in both
+    parameters.add_each([(half, torch.full((half.stop - half.start,), 0.5)) for half in halves])
     np.testing.assert_array_equal(parameters.read(), values)
     values[span] = -1
     parameters.write(values[span], span)
     np.testing.assert_array_equal(parameters.read(), values)
+
+
+@given(st.lists(st.tuples(st.integers(0, 41), st.integers(0, 41)), min_size=1, max_size=5), st.booleans())
+def test_several_spans_are_read_at_once(edges: list[tuple[int, int]], half: bool) -> None:  # noqa: FBT001 - drawn
+    net = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 1))
+    if half:
+        net[1].to(torch.bfloat16)
+    parameters = Parameters(net)
+    assert parameters.size == 41
+    spans = [slice(min(pair), max(pair)) for pair in edges]
+    for span, found in zip(spans, parameters.read_each(spans), strict=True):
+        assert found.dtype == torch.float32
+        np.testing.assert_array_equal(found, parameters.read()[span])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda net: net[0].register_parameter("weight", nn.Parameter(torch.zeros(4, 3))),
+        lambda net: net[0].register_parameter("more", nn.Parameter(torch.zeros(3))),
+        lambda net: net[1].register_buffer("running_mean", torch.zeros(4)),
+        lambda net: net.append(nn.Linear(2, 2)),
+        lambda net: net.to(torch.bfloat16),
+        lambda net: setattr(net[3], "bias", None),
+    ],
+)
+def test_other_tensors_are_noticed(change: Callable[[nn.Sequential], object]) -> None:
+    net = model()
+    tensors = Tensors(net)
+    net(torch.ones(5, 3)).sum().backward()
+    torch.optim.SGD(net.parameters(), lr=0.1).step()
+    before = tensors.are_there
+    change(net)
+    assert (before, tensors.are_there) == (True, False)
+    assert Tensors(net).are_there

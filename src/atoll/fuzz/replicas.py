@@ -73,6 +73,10 @@ class PlainReplica:
     def add(self, quantity: Quantity, change: Vector, span: slice = WHOLE) -> None:
         self.write(quantity, self.read(quantity, span) + change, span)
 
+    def add_blocks(self, changes: Sequence[tuple[slice, Vector]]) -> None:
+        for span, change in changes:
+            self.add(Quantity.PARAMETERS, change, span)
+
     def lend(self, share: float) -> bytes:  # noqa: ARG002 - it has no examples
         return b""
 

@@ -1,6 +1,6 @@
 """A range of layers: as strategies see it, and as it is sent from one node to another."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -75,10 +75,9 @@ class SpanReplica(OwnReplica):
             self._before_change()
         super().write(quantity, values, span)
 
-    def add(self, quantity: Quantity, change: Vector, span: slice = WHOLE) -> None:
-        if quantity is Quantity.PARAMETERS:
-            self._before_change()
-        super().add(quantity, change, span)
+    def add_blocks(self, changes: Sequence[tuple[slice, Vector]]) -> None:
+        self._before_change()
+        super().add_blocks(changes)
 
     def memory(self) -> Saved:
         return {

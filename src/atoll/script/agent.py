@@ -115,7 +115,7 @@ class Agent:
 
     def begin(self, model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
         replica = ScriptReplica(self.world, self.world.names, model, optimizers, in_script=self._thread.in_caller)
-        self.world.around = replica.streams.beside
+        self.world.helpers.around = replica.streams.beside
         self._refuse_another_size(replica.size)
         self._thread.call(self._begin(replica))
         self._replica = replica

@@ -13,7 +13,7 @@ from atoll.errors import StrategyError
 from atoll.state import Saved
 from atoll.strategies import Quantity, Work
 from atoll.training.own import OwnReplica
-from atoll.training.parameters import Parameters
+from atoll.training.parameters import Parameters, Tensors
 from atoll.training.streams import Streams
 from atoll.vectors import WHOLE, Vector
 from atoll.world.base import World
@@ -57,7 +57,7 @@ class ScriptReplica(OwnReplica):
         """Whether a strategy has changed the model; the reader resets it."""
         self.remembers_anew = False
         """Whether its optimiser received another node's state; the reader resets it."""
-        self._tensors: list[torch.Tensor] = []
+        self._tensors: Tensors | None = None
         self._known: Parameters | None = None
         self._at_boundary: Parameters | None = None
         """The index during work at a step boundary: nothing changes the tensors then."""
@@ -79,15 +79,18 @@ class ScriptReplica(OwnReplica):
         """
         if self._at_boundary is not None:
             return self._at_boundary
-        tensors = [*self.model.parameters(), *self.model.buffers()]
-        if self._known is None or not _same(tensors, self._tensors):
+        if self._known is None or self._tensors is None or not self._tensors.are_there:
             known = Parameters(self.model)
             if self._known is not None and known.size != self._known.size:
                 raise StrategyError(
                     f"the model had {self._known.size} values to exchange and now has {known.size}: "
                     "freeze parameters and add layers before run.wrap()"
                 )
-            self._known, self._tensors = known, tensors
+            if self._known is not None and known.device != self._known.device:
+                raise StrategyError(
+                    f"the model was on {self._known.device} and now is on {known.device}: move it before run.wrap()"
+                )
+            self._known, self._tensors = known, Tensors(self.model)
         return self._known
 
     def stepped(self, samples: int) -> None:
@@ -113,7 +116,9 @@ class ScriptReplica(OwnReplica):
         return self.streams.shared(super().read(quantity, span))
 
     def read_blocks(self, spans: Sequence[slice]) -> list[Vector]:
-        return [self.streams.shared(values) for values in super().read_blocks(spans)]
+        found = super().read_blocks(spans)
+        self.streams.shared(found[0])  # they share memory
+        return found
 
     def write(self, quantity: Quantity, values: Vector, span: slice = WHOLE) -> None:
         self.changed = True
@@ -122,6 +127,10 @@ class ScriptReplica(OwnReplica):
     def add(self, quantity: Quantity, change: Vector, span: slice = WHOLE) -> None:
         self.changed = True
         super().add(quantity, change, span)
+
+    def add_blocks(self, changes: Sequence[tuple[slice, Vector]]) -> None:
+        self.changed = True
+        super().add_blocks(changes)
 
     def lend(self, share: float) -> bytes:  # noqa: ARG002 - as strategies call it
         raise StrategyError("a script's examples are its own: choose a strategy without lenders")
@@ -140,7 +149,3 @@ class ScriptReplica(OwnReplica):
     def load(self, saved: Saved) -> None:
         super().load(saved)
         self.changed = True
-
-
-def _same(some: list[torch.Tensor], others: list[torch.Tensor]) -> bool:
-    return len(some) == len(others) and all(one is other for one, other in zip(some, others, strict=True))

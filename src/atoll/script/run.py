@@ -5,6 +5,7 @@ strategy reads or changes the model, the script's thread waits in a hook, so not
 """
 
 import atexit
+import gc
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -65,6 +66,7 @@ class Run:
         self._news = StepNews()
         self._global_step = 0
         self._leaving = Leaving() if agent else None
+        self._is_collector_spared = False
         atexit.register(self.close)
 
     # Queries ---
@@ -112,6 +114,7 @@ class Run:
         if self._agent:
             self._agent.begin(module, optimizers.all)
         self._agree(self._tensors)
+        self._spare_the_collector()
         self._hooks.append(optimizers.last.register_step_pre_hook(self._before_step))
         self._hooks.append(optimizers.last.register_step_post_hook(self._after_step))
         return model, optimizer
@@ -151,6 +154,14 @@ class Run:
         return self._agent.hold(
             model, own, example_batch, loss=loss, islands=islands, memory=memory, test=test, measure=measure
         )
+
+    def _spare_the_collector(self) -> None:
+        """Python's garbage collector looks at no object that is there now, until the run is closed.  Exchanges make
+        objects enough to start it, and torch alone has so many that it would hold up a step for a tenth of a second.
+        """
+        gc.collect()
+        gc.freeze()
+        self._is_collector_spared = True
 
     def _refuse_twice(self) -> None:
         if self._model is not None:
@@ -251,6 +262,9 @@ class Run:
             self._leaving.close()
         for hook in self._hooks:
             hook.remove()
+        if self._is_collector_spared:
+            self._is_collector_spared = False
+            gc.unfreeze()
         if self._agent:
             self._agent.close()
         if self._inside:

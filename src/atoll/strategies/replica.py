@@ -98,13 +98,16 @@ class Replica(Protocol):
         """A copy of all parameters, of their gradients, or of all buffers, as one vector; or of a span of them."""
 
     def read_blocks(self, spans: Sequence[slice]) -> list[Vector]:
-        """A copy of each of several spans of the parameters."""
+        """A copy of each of several spans of the parameters; they may share memory, which is free when none is used."""
 
     def write(self, quantity: Quantity, values: Vector, span: slice = WHOLE) -> None:
         """Replaces all parameters, their gradients, or all buffers; or a span of the parameters."""
 
     def add(self, quantity: Quantity, change: Vector, span: slice = WHOLE) -> None:
         """Adds to all parameters, or to their gradients; or to a span of the parameters."""
+
+    def add_blocks(self, changes: Sequence[tuple[slice, Vector]]) -> None:
+        """Adds to several spans of the parameters."""
 
     def lend(self, share: float) -> bytes:
         """A share of the last batch's examples, for other nodes to train on too."""

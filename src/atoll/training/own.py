@@ -94,9 +94,12 @@ class OwnReplica(abc.ABC):
 
     def add(self, quantity: Quantity, change: Vector, span: slice = WHOLE) -> None:
         if quantity is Quantity.PARAMETERS:
-            self._parameters.add(change, span)
+            self.add_blocks([(span, change)])
         else:
             self._parameters.add_gradient(change)
+
+    def add_blocks(self, changes: Sequence[tuple[slice, Vector]]) -> None:
+        self._parameters.add_each(changes)
 
     def scale_batch(self, factor: float) -> None:
         self.batch_factor = factor

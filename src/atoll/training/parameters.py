@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from atoll.vectors import WHOLE, Vector, empty, zeros
 
-__all__ = ["Parameters", "Range", "local"]
+__all__ = ["Parameters", "Range", "Tensors", "local"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,29 +55,36 @@ class Parameters:
         return self.read_each([span])[0]
 
     def read_each(self, spans: Sequence[slice]) -> list[Vector]:
-        """A copy of each of several spans, by one operation: a GPU is told only once."""
-        copies: list[Vector] = []
-        targets: list[Tensor] = []
-        sources: list[Tensor] = []
-        for span in spans:
-            found = self._parts(span)
-            copies.append(empty(found.size, self.device))
-            targets += found.split(copies[-1])
-            sources += found.parts
-        _copy(targets, sources)
-        return copies
+        """A copy of each of several spans, by one operation: a GPU is told only once.  They share memory."""
+        found = [self._parts(span) for span in spans]
+        sources = [part for each in found for part in each.parts]
+        sizes = [each.size for each in found]
+        copy = empty(sum(sizes), self.device)
+        if all(source.dtype == copy.dtype for source in sources):
+            with torch.no_grad():
+                torch.cat(sources, out=copy) if sources else None
+        else:
+            _copy(list(torch.split(copy, [len(source) for source in sources])), sources)
+        return list(torch.split(copy, sizes))
 
     def write(self, values: Vector, span: slice = WHOLE) -> None:
         found = self._parts(span)
         _copy(found.parts, found.split(values))
         found.put_back()
 
-    def add(self, change: Vector, span: slice = WHOLE) -> None:
-        found = self._parts(span)
-        if found.parts:
-            with torch.no_grad():
-                torch._foreach_add_(found.parts, found.split(change))
-        found.put_back()
+    def add_each(self, changes: Sequence[tuple[slice, Vector]]) -> None:
+        """Adds to several spans: by one operation, but where a tensor must be copied."""
+        targets: list[Tensor] = []
+        sources: list[Tensor] = []
+        for span, change in changes:
+            found = self._parts(span)
+            if found.copies:
+                _add(found.parts, found.split(change))
+                found.put_back()
+            else:
+                targets += found.parts
+                sources += found.split(change)
+        _add(targets, sources)
 
     def _parts(self, span: slice) -> "_Parts":
         """The tensors in a span of the vector, and the parts of tensors at its ends."""
@@ -129,6 +136,36 @@ class Parameters:
         self.write_gradient(self.read_gradient() + change)
 
 
+class Tensors:
+    """The tensors that a model has.  They may be others at any time: FSDP2 puts whole tensors in the place of shards,
+    and `.to()` makes new ones.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        owners = [
+            [vars(module)[kind] for kind in ("_parameters", "_buffers", "_modules")] for module in model.modules()
+        ]
+        self._owners = [owner for three in owners for owner in three]
+        self._count = sum(map(len, self._owners))
+        self._here = [
+            (owner, name, tensor, _address(tensor))
+            for parameters, buffers, _ in owners
+            for owner in (parameters, buffers)
+            for name, tensor in owner.items()
+        ]
+
+    @property
+    def are_there(self) -> bool:
+        """Whether the model still has these, and no more.  It takes a few microseconds, at every step boundary."""
+        return sum(map(len, self._owners)) == self._count and all(
+            owner.get(name) is tensor and _address(tensor) == address for owner, name, tensor, address in self._here
+        )
+
+
+def _address(tensor: Tensor | None) -> int:
+    return 0 if tensor is None or hasattr(tensor, "to_local") else tensor.data_ptr()
+
+
 class _Parts:
     """The tensors in a span, each as a vector.
 
@@ -170,6 +207,12 @@ def _copy(targets: list[Tensor], sources: list[Tensor]) -> None:
     if targets:
         with torch.no_grad():
             torch._foreach_copy_(targets, sources)
+
+
+def _add(targets: list[Tensor], sources: list[Tensor]) -> None:
+    if targets:
+        with torch.no_grad():
+            torch._foreach_add_(targets, sources)
 
 
 def local(tensor: Tensor) -> Tensor:

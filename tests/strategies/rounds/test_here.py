@@ -4,7 +4,7 @@ import collections
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from atoll.collectives.reduce import Reduced
@@ -128,6 +128,7 @@ def test_who_is_cut_off_comes_back_with_what_it_learned(gone: str) -> None:
     st.sampled_from(STRATEGIES[:9]),
     st.sampled_from(["up_s = 10\ndown_s = 10", "up_s = 6\ndown_s = 2", "up_s = 3\ndown_s = 6"]),
 )
+@example(421, "allreduce:every=2", "up_s = 3\ndown_s = 6")  # an agreement was dropped after a leader was told of it
 def test_in_any_weather_all_who_took_a_result_hold_the_same(seed: int, spec: str, weather: str) -> None:
     events = Events()
     net = network(

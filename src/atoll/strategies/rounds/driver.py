@@ -109,7 +109,8 @@ class Driver:
 
     def prepare(self) -> None:
         """All members begin with this model."""
-        initial = self._replica.read_blocks([block.span for block in self.blocks])
+        # Each block in memory of its own, which is free as soon as all have agreed on the next.
+        initial = [self._replica.read(Quantity.PARAMETERS, block.span) for block in self.blocks]
         for block, values in zip(self.blocks, initial, strict=True):
             block.start(values)
         if self._replica.device.type == "cuda":  # compiled kernels, and the memory of the next snapshot
@@ -295,8 +296,6 @@ class Driver:
             nonlocal read, digest, is_refused, via_taken
             if is_over():
                 return
-            if self._parts.who is None:
-                self._averaged.all_took_part(meeting.key, place)
             if place == 0:
                 read, via_taken = Trailer.read(found.tail, len(replica.members), len(self.buffers)), found.via or via
             if not is_refused and (read is None or not check.accepts(found.received.examined)):
@@ -311,6 +310,8 @@ class Driver:
             outcome, digest = await offload(finish, values=block.size)
             await replica.group.until_free()  # what this node has said of itself must stay true as long
             if not is_over():
+                if self._parts.who is None:
+                    self._averaged.all_took_part(meeting.key, place)
                 self._averaged.accept(outcome, meeting.key)
                 snapshots[place] = None
 

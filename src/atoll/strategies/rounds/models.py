@@ -153,10 +153,8 @@ class ModelRounds(Talk):
         return not self._handover.is_under_way and (self._replica.group.view.number == 0 or self._driver.number > 0)
 
     def _correct(self) -> None:
-        for block in self._driver.blocks:
-            correction = block.correction.step()
-            if correction is not None:
-                self._replica.add(Quantity.PARAMETERS, correction, block.span)
+        steps = [(block.span, block.correction.step()) for block in self._driver.blocks]
+        self._replica.add_blocks([(span, correction) for span, correction in steps if correction is not None])
 
     # What the driver averages ---
 
@@ -217,6 +215,7 @@ class ModelRounds(Talk):
 
     def _change_model(self, accepted: list[BlockOutcome]) -> None:
         model, replica = Quantity.PARAMETERS, self._replica
+        changes: list[tuple[slice, Vector]] = []
         for found in accepted:
             span = found.block.span
             assert found.agreed is not None
@@ -227,9 +226,10 @@ class ModelRounds(Talk):
             elif not found.counts:
                 continue
             elif found.change is not None and steps.since > 0:
-                replica.add(model, found.change, span)
+                changes.append((span, found.change))
             else:
                 replica.write(model, found.block.on_top(agreed, replica.read(model, span), found.snapshot, steps), span)
+        replica.add_blocks(changes)
 
     # Who is here ---
 
@@ -318,8 +318,11 @@ class ModelRounds(Talk):
         """Makes the current model the one that all members of the view continue from."""
         view, offload = self._replica.group.view, self._replica.world.offload
         model, buffers = Quantity.PARAMETERS, Quantity.BUFFERS
-        values, more = await self._replica.touch(lambda: (self._replica.read(model), self._replica.read(buffers)))
-        is_sound = await offload(lambda: all_finite(values))
+        spans = [block.span for block in self._driver.blocks]
+        values, more = await self._replica.touch(
+            lambda: ([self._replica.read(model, span) for span in spans], self._replica.read(buffers))
+        )
+        is_sound = await offload(lambda: all(map(all_finite, values)))
         if self._replica.group.view is not view:  # nodes joined or left meanwhile
             return
         self._driver.buffers = as_array(more)
@@ -327,7 +330,7 @@ class ModelRounds(Talk):
         if not is_sound:  # the last agreed model is better
             self._common = self._lineage.held
         else:
-            self._common = [block.kept(values[block.span]) for block in self._driver.blocks]
+            self._common = [block.kept(each) for block, each in zip(self._driver.blocks, values, strict=True)]
             self._begin_from(self._common)
         self._lineage.agreed(self._replica.group.view.name, 0, self._common)
         self._handover.changed()

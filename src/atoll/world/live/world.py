@@ -3,7 +3,6 @@
 import asyncio
 import json
 import math
-import os
 import random
 import sys
 import threading
@@ -11,7 +10,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
 from typing import TypeVar
 
 from atoll.errors import UnknownPeer, nearest
@@ -21,6 +19,7 @@ from atoll.world.base import Buffer, Lane, Message, Peer, World, frame_bytes
 from atoll.world.hearing import refuse
 from atoll.world.inbox import Mailboxes
 from atoll.world.live.frames import Opening
+from atoll.world.live.helpers import Helpers, helper_count
 from atoll.world.live.host import Host
 from atoll.world.live.keys import Identity, Invitation
 from atoll.world.live.queues import Outgoing
@@ -84,9 +83,7 @@ class LiveWorld(World):
         self.slowness: Callable[[float], float] = lambda _now: 1.0
         """The factor by which this node is slowed down at a given time."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="training")
-        self._helpers = ThreadPoolExecutor(_helpers(), thread_name_prefix="exchange")
-        self.around: Callable[[], AbstractContextManager[None]] = nullcontext
-        """A context for the work of exchanges: the stream of a GPU."""
+        self.helpers = Helpers(helper_count())
         self._is_torch_seeded = False
         self._sent_before = 0
         self.host = Host(
@@ -191,11 +188,7 @@ class LiveWorld(World):
     async def offload(self, work: Callable[[], T], *, values: int = 0) -> T:
         if 0 < values < FEW_VALUES:  # faster than another thread
             return work()
-        return await asyncio.get_running_loop().run_in_executor(self._helpers, self._beside, work)
-
-    def _beside(self, work: Callable[[], T]) -> T:
-        with self.around():
-            return work()
+        return await self.helpers.run(work)
 
     def _seed_torch(self) -> None:
         """Seeds torch once, with the node's own seed, which is the same in every world."""
@@ -227,7 +220,7 @@ class LiveWorld(World):
             task.cancel()
         await self.host.close()
         self._thread.shutdown(wait=False, cancel_futures=True)
-        self._helpers.shutdown(wait=False, cancel_futures=True)
+        await self.helpers.close()
         self._write_events()
 
     async def _keep_flushing(self) -> None:
@@ -316,11 +309,6 @@ class LivePeer(Peer):
 
     async def receive(self, channel: str) -> Message:
         return await self._world.receive_from(self.name, channel)
-
-
-def _helpers() -> int:
-    """Returns how many threads encode and add vectors: a quarter of the cores, to leave the rest to training."""
-    return max(1, min(4, (os.cpu_count() or 1) // 4))
 
 
 async def _at_once() -> None:
