@@ -5,6 +5,7 @@
     python -m benchmarks.dataplane large --device cuda --shape gpt2-xl --seconds 120
     python -m benchmarks.dataplane join                          # what a newcomer costs the others
     python -m benchmarks.dataplane checkpoint                    # beside torch.save
+    python -m benchmarks.dataplane flexible                      # beside sending everything, and beside its predictions
 
 About a minute for each strategy.  Nothing else should run on the machine meanwhile.
 """
@@ -25,9 +26,11 @@ from typing import Any
 import torch
 
 import atoll
-from atoll.trace import Event, Exchanged, ReachChanged, read_trace
+from atoll.network import Network
+from atoll.trace import Event, Exchanged, Planned, ReachChanged, read_trace
 from benchmarks.common import RESULTS, markdown, put
-from benchmarks.dataplane_node import Sleeper
+from benchmarks.dataplane_node import WARM, Sleeper
+from benchmarks.live import mesh, on_loopback, run
 
 DOCUMENT = RESULTS / "dataplane.md"
 STRATEGIES = (
@@ -190,9 +193,59 @@ def _torch_save(sleeper: Sleeper, path: Path) -> None:
     torch.save([sleeper.model.state_dict(), sleeper.optimizer.state_dict()], path)
 
 
+def flexible(_: argparse.Namespace) -> None:
+    """Exchanges of gradients by `flexible` and by sending everything, on loopback and at 100 Mbit/s."""
+    rows = []
+    for parameters in (10_000_000, 124_000_000):
+        dense_s = 0.0
+        for where in ("loopback", "100 Mbit/s"):
+            for strategy in ("allreduce:quantity=gradient,via=direct", "flexible"):
+                found = _exchanged(strategy, parameters, None if where == "loopback" else mesh(2, 100, 20))
+                took, predicted, ways = found
+                dense_s = median(took) if strategy != "flexible" else dense_s
+                errors = sorted(abs(guess / real - 1) for guess, real in predicted)
+                rows.append(
+                    [
+                        f"{parameters / 1e6:.0f} M, {where}",
+                        f"`{strategy}`",
+                        f"{median(took):.2f} ({min(took):.2f}–{max(took):.2f})",
+                        f"{median(took) / dense_s:.2f}",
+                        ", ".join(ways) or "–",
+                        f"{median(errors):.0%}, {errors[int(0.9 * len(errors))]:.0%}" if errors else "–",
+                    ]
+                )
+                print(*rows[-1], sep=" | ", flush=True)
+    heads = ["parameters, link", "strategy", "seconds an exchange", "of `direct`", "plans"]
+    heads += ["predictions are off by, median, 90 %"]
+    put(DOCUMENT, "flexible", markdown(heads, rows))
+
+
+def _exchanged(
+    strategy: str, parameters: int, network: Network | None
+) -> tuple[list[float], list[tuple[float, float]], list[str]]:
+    """The seconds of exchanges, with what was predicted for each, and the plans that were made."""
+    settings: dict[str, Any] = {"strategy": strategy, "values": parameters, "count": 8 if parameters > 20e6 else 30}
+    if network is None:
+        nodes = on_loopback("gradients", limit_s=900.0, **settings)
+    else:
+        nodes = run(network, "gradients", limit_s=900.0, **settings)
+    exchanged = [{event.name: event for event in _of(node["events"], Exchanged)} for node in nodes.values()]
+    planned = {event.name: event for node in nodes.values() for event in _of(node["events"], Planned)}
+    # Nodes do not begin a round at the same time: it takes from when the last of them begins it.
+    took = {
+        name: max(each[name].at for each in exchanged) - max(each[name].since for each in exchanged)
+        for name in exchanged[0]
+        if all(name in each for each in exchanged)
+    }
+    warm = list(took)[WARM:] or list(took)[-1:]
+    predicted = [(planned[name].seconds, took[name]) for name in warm if name in planned and planned[name].seconds]
+    ways = dict.fromkeys(f"{event.via} {event.ratio:.2g}" for name, event in planned.items() if name in warm)
+    return [took[name] for name in warm], predicted, list(ways)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["large", "join", "checkpoint"])
+    parser.add_argument("what", choices=["large", "join", "checkpoint", "flexible"])
     parser.add_argument("--strategies", nargs="*", help="default: six")
     parser.add_argument("--keep", type=Path, help="a folder for traces, and how long each step took")
     parser.add_argument("--parameters", type=float, default=124e6)
@@ -200,7 +253,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--shape", default="", help="train a GPT of this shape: gpt2, gpt2-medium, gpt2-xl")
     arguments = parser.parse_args()
-    {"large": large, "join": join, "checkpoint": checkpoint}[arguments.what](arguments)
+    {"large": large, "join": join, "checkpoint": checkpoint, "flexible": flexible}[arguments.what](arguments)
 
 
 if __name__ == "__main__":

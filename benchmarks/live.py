@@ -47,7 +47,7 @@ def mesh(count: int, rate_mbps: float, round_trip_ms: float, step_s: float = 1e-
 
 
 def run(network: Network, program: str, *, faults: str = "", limit_s: float = 300.0, **settings: Any) -> dict[str, Any]:
-    """Runs a program of live_nodes.py on all nodes of an emulated network; what each returned."""
+    """Runs a program of live_nodes.py on all nodes of an emulated network; what each returned, with its `events`."""
     with tempfile.TemporaryDirectory() as folder:
         what = Emulation(
             network=network,
@@ -62,11 +62,17 @@ def run(network: Network, program: str, *, faults: str = "", limit_s: float = 30
             stats = running.wait()
         if not is_valid(stats):
             print(f"!! the switch was late: {stats.late_share:.1%} of packets, {stats.latest_s * 1e3:.0f} ms at most")
-        return {
-            path.name.split(".")[1]: json.loads(path.read_text())
-            for path in sorted(Path(folder).glob("node.*.json"))
-            if path.name.count(".") == 2
-        }
+        return found_in(Path(folder))
+
+
+def found_in(folder: Path) -> dict[str, Any]:
+    """What the nodes of a folder have returned, each with its `events`."""
+    names = [path.name.split(".")[1] for path in sorted(folder.glob("node.*.json")) if path.name.count(".") == 2]
+    return {
+        name: json.loads((folder / f"node.{name}.json").read_text())
+        | {"events": list(read_trace(folder / f"node.{name}.0.jsonl"))}
+        for name in names
+    }
 
 
 # All-reduce ---
@@ -271,11 +277,12 @@ def loopback(_: argparse.Namespace) -> None:
     rows = []
     for size, count in ((1_000_000, 60), (100_000_000, 8)):
         found = {
-            "Gloo": _on_loopback("gloo_throughput", size, count, encrypted=False),
-            "Atoll in the clear": _on_loopback("throughput", size, count, encrypted=False),
-            "Atoll with TLS": _on_loopback("throughput", size, count, encrypted=True),
+            "Gloo": on_loopback("gloo_throughput", encrypted=False, bytes=size, count=count),
+            "Atoll in the clear": on_loopback("throughput", encrypted=False, bytes=size, count=count),
+            "Atoll with TLS": on_loopback("throughput", bytes=size, count=count),
         }
-        for name, rates in found.items():
+        for name, nodes in found.items():
+            rates = nodes["0"]["rates"][2:]
             rows.append([f"{size / 1e6:g} MB", name, f"{median(rates):.2f}", f"{max(rates):.2f}"])
             print(*rows[-1], sep=" | ", flush=True)
     put(DOCUMENT, "loopback", markdown(["message", "transport", "median GB/s", "best"], rows))
@@ -287,8 +294,8 @@ def _free_port() -> int:
         return int(sock.getsockname()[1])
 
 
-def _on_loopback(program: str, size: int, count: int, *, encrypted: bool) -> list[float]:
-    """Two node processes on loopback."""
+def on_loopback(program: str, *, encrypted: bool = True, limit_s: float = 120.0, **settings: Any) -> dict[str, Any]:
+    """Runs a program of live_nodes.py on two nodes on loopback; what each returned, with its `events`."""
     addresses = {name: ("127.0.0.1", _free_port()) for name in ("0", "1")}
     at = f"tcp://127.0.0.1:{_free_port()}"
     with tempfile.TemporaryDirectory() as folder:
@@ -301,7 +308,7 @@ def _on_loopback(program: str, size: int, count: int, *, encrypted: bool) -> lis
                 listen=own,
                 addresses={other: where for other, where in addresses.items() if other != name},
                 program=f"benchmarks.live_nodes:{program}",
-                settings={"bytes": size, "count": count, "at": at},
+                settings={"at": at, **settings},
                 folder=folder,
                 encrypted=encrypted,
             )
@@ -318,11 +325,10 @@ def _on_loopback(program: str, size: int, count: int, *, encrypted: bool) -> lis
             process.stdin.write(f"{begin!r}\n".encode())
             process.stdin.flush()
         for process in processes:
-            assert process.wait(120) == 0
+            assert process.wait(limit_s) == 0
             process.stdin.close() if process.stdin else None
             process.stdout.close() if process.stdout else None
-        rates: list[float] = json.loads((Path(folder) / "node.0.json").read_text())["rates"]
-        return rates[2:]
+        return found_in(Path(folder))
 
 
 # Agreement ---

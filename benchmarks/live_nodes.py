@@ -12,12 +12,13 @@ import torch
 import torch.distributed as dist
 
 from atoll.fuzz import PlainReplica
-from atoll.strategies import parse_strategy
-from atoll.vectors import zeros
+from atoll.strategies import Quantity, parse_strategy
+from atoll.vectors import WHOLE, Vector, zeros
 from atoll.world.base import Lane, World
 from atoll.world.live.world import LiveWorld
 
 Settings = dict[str, Any]
+STEP_S = 0.035
 
 
 class Plain(PlainReplica):
@@ -33,6 +34,51 @@ class Plain(PlainReplica):
     def step(self) -> None:
         self.work[self.rank] += 1
         self.steps += 1
+
+
+class Heavy(Plain):
+    """Its gradient has a few large values among many small ones, as those of models have.
+
+    Every step has the same one: a real model's would take longer to compute than to exchange on two cores.
+    """
+
+    def __init__(self, world: World, members: tuple[str, ...], size: int) -> None:
+        super().__init__(world, members, size)
+        drawn = torch.Generator().manual_seed(self.rank)
+        self.gradient = torch.randn(size, generator=drawn)
+        self.gradient *= torch.rand(size, generator=drawn).square_().square_()
+
+    def write(self, quantity: Quantity, values: Vector, span: slice = WHOLE) -> None:
+        """Does nothing: the mean is not used."""
+
+    async def next(self) -> None:
+        await self.world.sleep(STEP_S)
+        self.step()
+
+
+async def gradients(world: LiveWorld, settings: Settings) -> dict[str, Any]:
+    """So many steps of 35 ms with a gradient that all members average."""
+    torch.set_num_threads(1)
+    members = tuple(sorted([world.name, *world.peer_names]))
+    replica = Heavy(world, members, settings["values"])
+    async with asyncio.TaskGroup() as group:
+        talk = parse_strategy(settings["strategy"]).start(replica)
+        started: list[asyncio.Task[Any]] = []
+
+        def spawn(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+            started.append(group.create_task(work))
+            return started[-1]
+
+        talk.prepare()
+        talk.start(spawn)
+        for _ in range(settings["count"]):
+            await replica.next()
+            await talk.after_gradient()
+            await talk.after_step()
+        await world.sleep(1.0)
+        for task in started:
+            task.cancel()
+    return {}
 
 
 async def exchanges(world: LiveWorld, settings: Settings) -> dict[str, Any]:

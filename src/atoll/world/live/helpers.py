@@ -18,7 +18,7 @@ __all__ = ["Helpers", "helper_count"]
 
 T = TypeVar("T")
 END_S = 5.0
-Work = tuple[Callable[[], Any], "asyncio.Future[Any]"]
+Errand = tuple[Callable[[], Any], "asyncio.Future[Any]"]
 
 
 def helper_count() -> int:
@@ -36,7 +36,7 @@ class Helpers:
     def __init__(self, count: int) -> None:
         self._loop = asyncio.get_running_loop()
         self._count = count
-        self._queue: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Errand | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._ended = asyncio.Semaphore(0)
         self.around: Callable[[], AbstractContextManager[None]] = nullcontext
