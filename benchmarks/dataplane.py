@@ -29,7 +29,7 @@ import atoll
 from atoll.network import Network
 from atoll.trace import Event, Exchanged, Planned, ReachChanged, read_trace
 from benchmarks.common import RESULTS, markdown, put
-from benchmarks.dataplane_node import WARM, Sleeper
+from benchmarks.dataplane_node import Sleeper
 from benchmarks.live import mesh, on_loopback, run
 
 DOCUMENT = RESULTS / "dataplane.md"
@@ -224,7 +224,9 @@ def _exchanged(
     strategy: str, parameters: int, network: Network | None
 ) -> tuple[list[float], list[tuple[float, float]], list[str]]:
     """The seconds of exchanges, with what was predicted for each, and the plans that were made."""
-    settings: dict[str, Any] = {"strategy": strategy, "values": parameters, "count": 8 if parameters > 20e6 else 30}
+    warm = 1 if strategy != "flexible" else 8  # until it knows the links, and what each plan costs
+    settings: dict[str, Any] = {"strategy": strategy, "values": parameters}
+    settings["count"] = warm + (4 if parameters > 20e6 else 20)
     if network is None:
         nodes = on_loopback("gradients", limit_s=900.0, **settings)
     else:
@@ -237,10 +239,10 @@ def _exchanged(
         for name in exchanged[0]
         if all(name in each for each in exchanged)
     }
-    warm = list(took)[WARM:] or list(took)[-1:]
-    predicted = [(planned[name].seconds, took[name]) for name in warm if name in planned and planned[name].seconds]
-    ways = dict.fromkeys(f"{event.via} {event.ratio:.2g}" for name, event in planned.items() if name in warm)
-    return [took[name] for name in warm], predicted, list(ways)
+    names = list(took)[warm:]
+    predicted = [(planned[name].seconds, took[name]) for name in names if name in planned]
+    ways = dict.fromkeys(f"{planned[name].via} {planned[name].ratio:.2g}" for name in names if name in planned)
+    return [took[name] for name in names], predicted, list(ways)
 
 
 def main() -> None:

@@ -57,7 +57,7 @@ class Heavy(Plain):
 
 
 async def gradients(world: LiveWorld, settings: Settings) -> dict[str, Any]:
-    """So many steps of 35 ms with a gradient that all members average."""
+    """Steps of 35 ms with a gradient that all members average, until they have done so often enough."""
     torch.set_num_threads(1)
     members = tuple(sorted([world.name, *world.peer_names]))
     replica = Heavy(world, members, settings["values"])
@@ -71,10 +71,11 @@ async def gradients(world: LiveWorld, settings: Settings) -> dict[str, Any]:
 
         talk.prepare()
         talk.start(spawn)
-        for _ in range(settings["count"]):
+        done = 0
+        while done < settings["count"]:
             await replica.next()
             await talk.after_gradient()
-            await talk.after_step()
+            done += await talk.after_step()
         await world.sleep(1.0)
         for task in started:
             task.cancel()

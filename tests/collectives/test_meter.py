@@ -50,14 +50,18 @@ def test_what_a_leaders_places_keep_of_the_own_update() -> None:
 
 def test_uplinks_and_computing_are_per_byte_and_value() -> None:
     meter = Meter()
-    meter.log.add(0.0, 2.0, 4000)
-    meter.log.computed_s = 3.0
+    log = meter.log
+    log.add(0.0, 2.0, 4000)
+    log.computed_s = 3.0
     meter.done(5.0, 1000, dense=False)
     meter.begin(7.5)
     report = meter.report(MEMBERS)
     assert report[3] == pytest.approx(2 / 4000)
     assert report[-5] == 2.5, "seconds of training since the last round"
     assert report[-2:].tolist() == pytest.approx([3e-3, 0])
-    meter.log.computed_s = 1.0
+    log.computed_s = 1.0
+    log.add(8.0, 8.5, 4000)
     meter.done(9.0, 1000, dense=True)
-    assert meter.report(MEMBERS)[-2:].tolist() == pytest.approx([3e-3, 1e-3])
+    report = meter.report(MEMBERS)
+    assert report[-2:].tolist() == pytest.approx([3e-3, 1e-3]), "blocks of a round have the log before it begins"
+    assert report[3] == pytest.approx(0.3 * 2 / 4000 + 0.7 * 0.5 / 4000)

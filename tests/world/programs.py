@@ -5,6 +5,7 @@ import hashlib
 from functools import partial
 from typing import Any
 
+from atoll.collectives import SendLog
 from atoll.errors import UnknownPeer
 from atoll.world.base import Lane, World
 
@@ -146,9 +147,17 @@ async def eat_memory(world: World, settings: dict[str, Any]) -> int:
 
 
 async def send_much(world: World, settings: dict[str, Any]) -> dict[str, float]:
-    """How long so many bytes take from the first node to the second."""
+    """How long so many bytes take from the first node to the second, and how many seconds a byte small messages say
+    that they took.
+    """
     first, second = world.name, "1"
-    took = {}
+    took: dict[str, float] = {}
+    log = SendLog()
+
+    async def send_small() -> None:
+        began = world.now
+        await world.peer(second).send("small", body=bytes(16_000), left=lambda at: log.add(began, at, 16_000))
+
     for size in settings["sizes"]:
         if first == "0":
             began = world.now
@@ -158,5 +167,10 @@ async def send_much(world: World, settings: dict[str, Any]) -> dict[str, float]:
         elif first == second:
             await world.peer("0").receive("much")
             await world.peer("0").send("thanks", lane=Lane.CONTROL)
+    if first == "0":
+        await asyncio.gather(*(send_small() for _ in range(30)))
+    elif first == second:
+        for _ in range(30):
+            await world.peer("0").receive("small")
     await world.sleep(0.5)
-    return took
+    return took | {"small": log.seconds_a_byte(0) or 0.0}

@@ -194,7 +194,7 @@ class Flexible(Reduction):
         world, meter = meeting.world, self._meter
         logged = dataclasses.replace(meeting, log=meter.log)
         if self._chooses:
-            await meeting.offload(lambda: meter.look(values), values=len(values))
+            await meeting.offload(lambda: meter.look(values, meeting.blocks), values=len(values))
         reports = self._reports(meeting) if meeting.block == 0 else np.zeros(0, dtype=np.float32)
         full_tail = np.concatenate([tail, reports])
         plan = self._plan

@@ -19,8 +19,8 @@ __all__ = ["RATIOS", "Meter"]
 
 RATIOS = tuple(float(ratio) for ratio in np.geomspace(0.1, 0.001, 9))
 """The ratios to choose from."""
-SAMPLE = 1 << 16
-"""Of a longer block, about so many values are looked at."""
+SAMPLE, LEAST_SAMPLE = 1 << 16, 1 << 13
+"""About so many values of a round are looked at, and of a long block at least so many."""
 PROBE_S = 5.0
 LEAST_BYTES = 2000
 """A member must send this many bytes before it reports its uplink speed; small rounds are taken together."""
@@ -94,9 +94,9 @@ class Meter:
         """A round begins: since the last one this member has trained."""
         self._step_s = now - self._done_s
 
-    def look(self, values: Vector) -> None:
-        """Measures how much each ratio would keep of an update, on a sample of a block of it."""
-        squares = values[:: len(values) // SAMPLE | 1].square()
+    def look(self, values: Vector, blocks: int = 1) -> None:
+        """Measures how much each ratio would keep of an update, on a sample of one of its blocks."""
+        squares = values[:: len(values) // max(SAMPLE // blocks, LEAST_SAMPLE) | 1].square()
         most = kept(len(squares), max(RATIOS))
         sums = squares.topk(most).values.cumsum(0, dtype=torch.float64)
         places = [kept(len(squares), ratio) - 1 for ratio in RATIOS]
@@ -143,4 +143,4 @@ class Meter:
         if seen is not None:
             seen = max(seen, LEAST_BYTE_S)
             self._up_s = seen if self._up_s is None else 0.3 * self._up_s + 0.7 * seen
-            self.log = SendLog()
+            self.log.clear()

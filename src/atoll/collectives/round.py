@@ -33,6 +33,10 @@ class SendLog:
     def add(self, began_s: float, ended_s: float, size: int) -> None:
         self._spans.append((began_s, ended_s, size))
 
+    def clear(self) -> None:
+        """Forgets what was sent.  Blocks of the next round may have this log already."""
+        self._spans.clear()
+
     def seconds_a_byte(self, least_bytes: int) -> float | None:
         """Seconds per byte in the fastest period of continuous sending with at least `least_bytes`: slower periods
         include other waits.  If no period has enough bytes, it is over all periods together.  `None` if all together
@@ -172,10 +176,9 @@ class Sender:
 
     async def _send(self, rank: int, channel: str, body: Body) -> None:
         world, log = self._meeting.world, self._meeting.log
-        began = world.now
-        await world.peer(self._meeting.members[rank]).send(channel, body=body, lane=Lane.BULK)
-        if log is not None:
-            log.add(began, world.now, frame_bytes(channel, b"", body))
+        began, size = world.now, frame_bytes(channel, b"", body)
+        left = None if log is None else lambda at: log.add(began, max(began, at), size)
+        await world.peer(self._meeting.members[rank]).send(channel, body=body, lane=Lane.BULK, left=left)
 
     async def has_left(self, rank: int, sending: asyncio.Task[None]) -> None:
         """Returns when a message has left or its receiver is unreachable, so that others need not wait for it."""

@@ -86,8 +86,25 @@ class Peer(abc.ABC):
         """Returns when this node has noticed that the peer can be reached, or that it cannot."""
 
     @abc.abstractmethod
-    async def send(self, channel: str, head: bytes = b"", body: Buffer = b"", *, lane: Lane = Lane.BULK) -> None:
-        """Sends a message and returns when all of it has left this node; the buffers may then be reused."""
+    async def send(
+        self,
+        channel: str,
+        head: bytes = b"",
+        body: Buffer = b"",
+        *,
+        lane: Lane = Lane.BULK,
+        left: Callable[[float], None] | None = None,
+    ) -> None:
+        """Sends a message and returns when all of it has left this node; the buffers may then be reused.
+
+        Args:
+            channel: where the receiver expects it.
+            head: a few bytes that describe the body.
+            body: the values.
+            lane: bulk, or control messages, which do not wait behind bulk.
+            left: called with the time at which all of it was on the network: for small messages, which the system
+                copies, that is known only later.
+        """
 
     @abc.abstractmethod
     async def receive(self, channel: str) -> Message:

@@ -112,8 +112,16 @@ class _ScopedPeer(Peer):
     async def wait_until(self, *, reachable: bool) -> None:
         await self._peer.wait_until(reachable=reachable)
 
-    async def send(self, channel: str, head: bytes = b"", body: Buffer = b"", *, lane: Lane = Lane.BULK) -> None:
-        await self._peer.send(f"{self._scope}/{channel}", head, body, lane=lane)
+    async def send(
+        self,
+        channel: str,
+        head: bytes = b"",
+        body: Buffer = b"",
+        *,
+        lane: Lane = Lane.BULK,
+        left: Callable[[float], None] | None = None,
+    ) -> None:
+        await self._peer.send(f"{self._scope}/{channel}", head, body, lane=lane, left=left)
 
     async def receive(self, channel: str) -> Message:
         return await self._peer.receive(f"{self._scope}/{channel}")

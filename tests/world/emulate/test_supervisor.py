@@ -69,6 +69,7 @@ def test_rates_and_latencies_are_what_the_network_says(tmp_path: Path, by: str, 
     assert 0.04 < took["10"] < 1.0, "a machine that is busy with other things may be late, but never early"
     ideal = 2_000_000 * 8 / 20e6 * 1500 / 1448 + 0.04
     assert ideal * 0.99 < took["2000000"] < ideal * 2.5
+    assert 0.8 < found["0"]["small"] * 20e6 / 8 < 5, "the system's buffers do not hide how slow a link is"
     assert stats.dropped_queue < 0.1 * stats.delivered, "bulk is paced: queues hardly overflow, on a busy machine too"
 
 

@@ -104,6 +104,27 @@ def _is_part(some: list[bytes], of_all: list[bytes]) -> bool:
     return all(each in left for each in some)
 
 
+def test_a_message_says_when_it_has_arrived() -> None:
+    loop = asyncio.new_event_loop()
+    try:
+        outbox, said = Outbox(lambda: None), list[str]()
+        message, gone = _outgoing(b"body", loop), _outgoing(b"body", loop)
+        message.arrived, gone.arrived = lambda: said.append("arrived"), lambda: said.append("taken back")
+        for each in (message, gone):
+            outbox.put(each)
+        chunk = outbox.next(10)
+        assert chunk is not None
+        outbox.left(chunk)
+        assert message.left.done()
+        assert not said, "the system has it, and may keep it for long"
+        outbox.take_back(gone)
+        outbox.next(10)
+        outbox.acknowledge((2, 0))
+        assert said == ["arrived"]
+    finally:
+        loop.close()
+
+
 def test_what_was_not_sent_cannot_be_acknowledged() -> None:
     outbox = Outbox(lambda: None)
     with pytest.raises(FrameError, match="is acknowledged"):

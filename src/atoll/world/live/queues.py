@@ -25,7 +25,7 @@ COPIED_BYTES = 1 << 16
 class Outgoing:
     """A message in an outbox."""
 
-    __slots__ = ("body", "kept", "left", "number", "opening", "void")
+    __slots__ = ("arrived", "body", "kept", "left", "number", "opening", "void")
 
     def __init__(self, opening: bytes, body: Buffer, left: "asyncio.Future[None]") -> None:
         self.opening = opening
@@ -35,6 +35,8 @@ class Outgoing:
         self.body = view if isinstance(body, bytes) or not self.kept else memoryview(bytes(view))
         self.number = 0
         self.left = left
+        self.arrived: Callable[[], None] | None = None
+        """Called when all of it is acknowledged."""
         self.void = False
 
 
@@ -131,6 +133,8 @@ class Outbox:
         self._cursor = max(self._cursor, position)
         while self._messages and self._messages[0].number < position[0]:
             message = self._messages.popleft()
+            if message.arrived is not None and not message.void:
+                message.arrived()
             if not message.left.done():
                 message.left.set_result(None)
 

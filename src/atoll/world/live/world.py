@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TypeVar
 
 from atoll.errors import UnknownPeer, nearest
@@ -296,9 +297,19 @@ class LivePeer(Peer):
         while self.reachable != reachable:
             await self._world.host.wait_for_change()
 
-    async def send(self, channel: str, head: bytes = b"", body: Buffer = b"", *, lane: Lane = Lane.BULK) -> None:
+    async def send(
+        self,
+        channel: str,
+        head: bytes = b"",
+        body: Buffer = b"",
+        *,
+        lane: Lane = Lane.BULK,
+        left: Callable[[float], None] | None = None,
+    ) -> None:
         opening = Opening(channel, head, memoryview(body).nbytes).pack()
         message = Outgoing(opening, body, asyncio.get_running_loop().create_future())
+        if left is not None:
+            message.arrived = partial(self._say_when, left)
         outbox = self._session.outbox(lane)
         outbox.put(message)
         try:
@@ -306,6 +317,10 @@ class LivePeer(Peer):
         except asyncio.CancelledError:
             outbox.take_back(message)
             raise
+
+    def _say_when(self, left: Callable[[float], None]) -> None:
+        """The acknowledgement of a message comes a round trip after its last byte has left."""
+        left(self._world.now - self._session.least_round_trip_s)
 
     async def receive(self, channel: str) -> Message:
         return await self._world.receive_from(self.name, channel)

@@ -148,7 +148,15 @@ class SimPeer(Peer):
     async def receive(self, channel: str) -> Message:
         return await self._world.receive_from(self._name, channel)
 
-    async def send(self, channel: str, head: bytes = b"", body: Buffer = b"", *, lane: Lane = Lane.BULK) -> None:
+    async def send(
+        self,
+        channel: str,
+        head: bytes = b"",
+        body: Buffer = b"",
+        *,
+        lane: Lane = Lane.BULK,
+        left: Callable[[float], None] | None = None,
+    ) -> None:
         world, simulation = self._world, self._world.simulation
         receiver = simulation.worlds[self._name]
         # The sender may reuse its buffer as soon as this returns, so a copy is sent; `bytes` cannot change.
@@ -156,13 +164,15 @@ class SimPeer(Peer):
         message = Message(world.name, channel, head, content)
         if simulation.relays(world.name, self._name) or simulation.is_unruly:
             await self._carry(Flight(message, lane, receiver.order(world.name, lane).number()))
-            return
-        connection, transfer = self.offer(message, lane, lambda: receiver.deliver(message))
-        try:
-            await transfer.sent
-        except asyncio.CancelledError:
-            simulation.links.take_back(connection, transfer)
-            raise
+        else:
+            connection, transfer = self.offer(message, lane, lambda: receiver.deliver(message))
+            try:
+                await transfer.sent
+            except asyncio.CancelledError:
+                simulation.links.take_back(connection, transfer)
+                raise
+        if left is not None:
+            left(simulation.now)
 
     def offer(self, message: Message, lane: Lane, arrived: Callable[[], None]) -> tuple[Connection, Transfer]:
         """Begins to send a message from this node to the peer, without relays."""
