@@ -3,6 +3,7 @@
 import gc
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -40,6 +41,14 @@ def test_used_and_free_memory_are_never_more_than_was_used_at_one_time() -> None
     assert (memory.free_bytes, memory.most_bytes) == (0, 15 * LEAST)
     vectors.clear()
     assert memory.used_bytes + memory.free_bytes <= memory.most_bytes
+
+
+def test_memory_that_there_is_not_does_not_count() -> None:
+    memory = VectorMemory()
+    for size in (1 << 60, 1 << 62):
+        with pytest.raises(MemoryError, match="no memory for"):
+            memory.empty_bytes(size)
+    assert memory.used_bytes == memory.most_bytes == 0
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), max_size=40))

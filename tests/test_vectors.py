@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -5,7 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from atoll.vectors import SLAB, Change, all_finite, bytes_of, digest, length, lengths, of_array, of_bytes, sealed
+from atoll.vectors import (
+    SLAB,
+    Change,
+    all_finite,
+    bytes_of,
+    common_length,
+    digest,
+    length,
+    lengths,
+    of_array,
+    of_bytes,
+    sealed,
+)
 
 FLOATS = arrays(np.float32, st.integers(0, 20), elements=st.floats(width=32))
 
@@ -17,6 +31,24 @@ def test_all_finite(values: np.ndarray) -> None:
 
 def test_values_whose_squares_are_too_large_are_finite() -> None:
     assert all_finite(torch.full((9,), 3e38))
+
+
+@given(arrays(np.float32, st.integers(0, 40), elements=st.floats(-(2.0**60), 2.0**60, width=32)))
+def test_common_lengths(values: np.ndarray) -> None:
+    assert common_length(of_array(values)) == pytest.approx(float(np.linalg.norm(values.astype(float))))
+
+
+def test_common_lengths_do_not_depend_on_threads() -> None:
+    values = torch.randn(3 * SLAB + 7)
+    found = set()
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            found.add(common_length(values))
+    finally:
+        torch.set_num_threads(1)
+    assert len(found) == 1
+    assert common_length(torch.tensor([1.0, math.nan])) == common_length(torch.tensor([math.inf])) == math.inf
 
 
 @given(FLOATS, FLOATS)

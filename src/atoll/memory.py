@@ -50,18 +50,22 @@ class VectorMemory:
         return sum(size * len(free) for size, free in list(self._free.items()))
 
     def empty_bytes(self, size: int) -> NDArray[np.uint8]:
-        """Returns uninitialised bytes."""
+        """Returns uninitialised bytes.
+
+        Raises:
+            MemoryError: the system has no room for so many.
+        """
         if size < LEAST_BYTES:
             return np.empty(size, dtype=np.uint8)
         room = -(-size // STEP_BYTES) * STEP_BYTES
         number = next(self._numbers)
-        self._used[number] = room
         try:
             raw = self._free[room].pop()
         except IndexError:
-            self.most_bytes = max(self.most_bytes, self.used_bytes)
-            self._forget_beyond(self.most_bytes)
             raw = _mapped(room)
+            self.most_bytes = max(self.most_bytes, self.used_bytes + room)
+            self._forget_beyond(self.most_bytes - room)
+        self._used[number] = room
         # Views of the array refer to the array, since that does not own its memory: it lives as long as they do.
         array = np.frombuffer(raw, dtype=np.uint8, count=size)
         weakref.finalize(array, self._give_back, number, raw).atexit = False
@@ -85,7 +89,10 @@ class VectorMemory:
 
 def _mapped(size: int) -> memoryview:
     """A mapping of its own; in huge pages, where the system has them, its first use takes a fraction of the time."""
-    mapping = mmap.mmap(-1, size, **_PRIVATE)
+    try:
+        mapping = mmap.mmap(-1, size, **_PRIVATE)
+    except (OSError, OverflowError) as error:
+        raise MemoryError(f"no memory for {size} bytes ({error})") from None
     if size >= HUGE_BYTES and hasattr(mmap, "MADV_HUGEPAGE"):
         with contextlib.suppress(OSError):
             mapping.madvise(mmap.MADV_HUGEPAGE)

@@ -1,14 +1,19 @@
 """The content of a checkpoint: named arrays, in files or between processes; they contain no code."""
 
 import json
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Saved", "note", "read_note", "section", "under"]
+__all__ = ["AtBoundary", "Save", "Saved", "note", "read_note", "section", "under"]
 
 Saved: TypeAlias = dict[str, NDArray[Any]]
+Save: TypeAlias = Callable[[], Awaitable[Saved]]
+"""Returns a node's state, at a step boundary."""
+AtBoundary: TypeAlias = Callable[[Save], Awaitable[None] | None]
+"""Called after every step; the next one awaits the result."""
 
 
 def note(fact: Any) -> NDArray[np.uint8]:

@@ -31,6 +31,7 @@ __all__ = [
     "all_finite",
     "as_array",
     "bytes_of",
+    "common_length",
     "copied",
     "digest",
     "divide",
@@ -43,6 +44,7 @@ __all__ = [
     "of_bytes",
     "sealed",
     "times",
+    "used_here",
     "zeros",
 ]
 
@@ -89,6 +91,15 @@ def minus(one: Vector, other: Vector) -> Vector:
     return torch.sub(in_full(one), in_full(other), out=empty(len(one), one.device))
 
 
+def used_here(values: Vector) -> Vector:
+    """The vector, which this thread's stream of a GPU uses: its memory, of whichever stream, is not used again before
+    that is done.
+    """
+    if values.is_cuda:
+        values.record_stream(torch.cuda.current_stream(values.device))
+    return values
+
+
 def in_full(values: Vector) -> Vector:
     """Returns the values in float32, to compute with others.  A CPU would make such a copy by itself, in memory that
     it does not use again; a GPU needs none.
@@ -103,7 +114,7 @@ def times(values: Vector, factor: float) -> Vector:
 
 def divide(values: Vector, by: float) -> Vector:
     """Divides in place.  A GPU would multiply by the inverse of a number, and get other bytes than a CPU."""
-    return values.div_(torch.full((1,), by, device=values.device) if values.is_cuda else by)
+    return values.div_(torch.full((1,), by, dtype=values.dtype, device=values.device) if values.is_cuda else by)
 
 
 def all_finite(values: Vector) -> bool:
@@ -119,6 +130,19 @@ def length(values: Vector) -> float:
     if not math.isfinite(squares):
         squares = float(torch.linalg.vector_norm(values, dtype=torch.float64)) ** 2
     return math.sqrt(squares) if math.isfinite(squares) else math.inf
+
+
+def common_length(values: Vector) -> float:
+    """Returns the length of a vector, the same number on every device and with any number of threads: squares are added
+    in one order.  It takes longer than `length`, and is for numbers that all members must compute alike.
+    """
+    squares = values.double().square_()
+    while (count := len(squares)) > 1:
+        half = (count + 1) // 2
+        squares[: count - half] += squares[half:]
+        squares = squares[:half]
+    found = float(squares.sum())
+    return math.sqrt(found) if math.isfinite(found) else math.inf
 
 
 def _squares(values: Vector) -> float:

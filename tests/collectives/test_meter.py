@@ -20,7 +20,7 @@ def draw(size: int, seed: int) -> torch.Tensor:
 @given(st.integers(1, 3000), st.integers(0, 99))
 def test_what_each_ratio_would_keep(size: int, seed: int) -> None:
     meter, values = Meter(), draw(size, seed)
-    meter.look(values)
+    meter.saw(meter.look(values))
     report = meter.report(MEMBERS)
     assert len(report) == Meter.numbers(3)
     squares = np.sort(np.square(values.numpy().astype(float)))[::-1]
@@ -33,7 +33,7 @@ def test_what_each_ratio_would_keep(size: int, seed: int) -> None:
 def test_of_a_long_vector_a_sample_tells() -> None:
     meter, values = Meter(), draw(40 * SAMPLE, 1)
     for block in torch.split(values, 10 * SAMPLE):
-        meter.look(block)
+        meter.saw(meter.look(block))
     report = meter.report(MEMBERS)
     squares = values.double().square().sort(descending=True).values
     for place, ratio in enumerate(RATIOS):
@@ -43,7 +43,7 @@ def test_of_a_long_vector_a_sample_tells() -> None:
 
 def test_what_a_leaders_places_keep_of_the_own_update() -> None:
     meter, values = Meter(), torch.tensor([3.0, -4.0, 1.0, 2.0])
-    meter.shared(values, torch.tensor([0.0, -4.0, 1.0, 2.0]), 0.25)
+    meter.saw_shared(meter.shared(values, torch.tensor([0.0, -4.0, 1.0, 2.0]), 0.25))
     kept_there, own_largest = meter.report(MEMBERS)[-4:-2]
     assert (kept_there, own_largest) == (9, 16)
 

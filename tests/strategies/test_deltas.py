@@ -1,10 +1,18 @@
+import asyncio
 import itertools
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 
 from atoll.strategies import parse_strategy
-from atoll.world.base import World
+from atoll.strategies.changes import ChangeWire
+from atoll.strategies.deltas import DeltaTalk
+from atoll.strategies.talk import Spawn
+from atoll.vectors import Vector
+from atoll.world.base import Buffer, World
+from atoll.world.sim.world import SimWorld
 from tests.strategies.nodes import Numbers, VectorReplica, run_strategy
 from tests.world.networks import network
 
@@ -132,3 +140,35 @@ def test_who_nobody_tells_anything_begins_a_run_that_ends_when_it_meets_the_foun
     assert max(after - before for before, after in itertools.pairwise(founders)) < 3
     ends = [replica.array[0] for replica in replicas.values()]
     assert ends == pytest.approx([ends[0]] * 3, rel=0.1)
+
+
+def test_what_is_told_while_everything_is_written_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A newcomer drops changes that come before what they belong to: writing that takes longer, on another thread."""
+    talks: dict[str, DeltaTalk] = {}
+    start, write, offload = DeltaTalk.start, ChangeWire.write_base, SimWorld.offload
+    slow: list[bool] = []
+
+    def watched(talk: DeltaTalk, spawn: Spawn) -> None:
+        talks[talk._replica.world.name] = talk
+        start(talk, spawn)
+
+    def write_slowly(wire: ChangeWire, base: Vector, changed: Vector) -> Buffer:
+        slow.append(True)
+        return write(wire, base, changed)
+
+    async def on_several_threads(world: SimWorld, work: Callable[[], Any], *, values: int = 0) -> Any:
+        result = await offload(world, work, values=values)
+        if slow:
+            slow.clear()
+            await asyncio.sleep(2.0)
+        return result
+
+    monkeypatch.setattr(DeltaTalk, "start", watched)
+    monkeypatch.setattr(ChangeWire, "write_base", write_slowly)
+    monkeypatch.setattr(SimWorld, "offload", on_several_threads)
+    calm = network('[[node]]\ncount = 3\nstep_s = 0.5\n[[link]]\namong = "*"\nlatency_ms = 20\nrate_mbps = 5')
+    crash = '[[fault]]\nkind = "crash"\nnodes = "2"\nat = 10\nuntil = 12\n'
+    run_strategy(calm, parse_strategy("ssp:bound=0"), moving, steps=60, script=crash)
+    for name in ("0", "1"):
+        told = talks[name]._told["2"]
+        assert talks["2"]._theirs[name].tolist() == pytest.approx(told.tolist())

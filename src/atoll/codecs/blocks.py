@@ -48,7 +48,7 @@ class Blocks(Codec):
 
     def decode(self, encoded: Tensor, count: int, key: int = 0) -> Tensor:  # noqa: ARG002
         if kernels.available(encoded):
-            values = torch.empty(count, device=encoded.device)
+            values = torch.empty(count, dtype=torch.float32, device=encoded.device)
             kernels.blocks_decoded(encoded, values, block=BLOCK, bits=self.bits)
             return values
         blocks, values = -(-count // BLOCK), empty(count, encoded.device)

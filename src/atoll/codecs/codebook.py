@@ -46,7 +46,7 @@ class Codebook(Codec):
 
     def decode(self, encoded: Tensor, count: int, key: int = 0) -> Tensor:  # noqa: ARG002
         if kernels.available(encoded):
-            values = torch.empty(count, device=encoded.device)
+            values = torch.empty(count, dtype=torch.float32, device=encoded.device)
             kernels.codebook_decoded(encoded, values, block=BLOCK, bits=self.bits)
             return values
         blocks, entries = -(-count // BLOCK), 2**self.bits

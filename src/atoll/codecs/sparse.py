@@ -88,7 +88,7 @@ class ChunkTopK(Codec):
         if self.bits == 16:
             places = kernels.largest(values, encoded[:end].view(torch.bfloat16), chunk=self.chunk, keep=keep)
         else:
-            chosen = torch.empty(chunks * keep, device=values.device)
+            chosen = torch.empty(chunks * keep, dtype=torch.float32, device=values.device)
             places = kernels.largest(values, chosen, chunk=self.chunk, keep=keep)
             kernels.one_codebook_encoded(chosen, encoded[:8].view(torch.bfloat16), encoded[8:end])
         kernels.packed(places, encoded[end:], bits=width(self.chunk - 1))
@@ -109,9 +109,9 @@ class ChunkTopK(Codec):
         chunks, keep = self._shape(count)
         number = chunks * keep
         if not number:
-            return torch.zeros(0, device=encoded.device)
+            return torch.zeros(0, dtype=torch.float32, device=encoded.device)
         if kernels.available(encoded):
-            decoded = torch.empty(count, device=encoded.device)
+            decoded = torch.empty(count, dtype=torch.float32, device=encoded.device)
             start, end = (0, 2 * number) if self.bits == 16 else (8, 8 + packed_size(number, 2))
             book = None if self.bits == 16 else encoded[:8]
             kernels.spread(book, encoded[start:end], encoded[end:], decoded, chunk=self.chunk, keep=keep)

@@ -194,7 +194,7 @@ class Flexible(Reduction):
         world, meter = meeting.world, self._meter
         logged = dataclasses.replace(meeting, log=meter.log)
         if self._chooses:
-            await meeting.offload(lambda: meter.look(values, meeting.blocks), values=len(values))
+            meter.saw(await meeting.offload(lambda: meter.look(values, meeting.blocks), values=len(values)))
         reports = self._reports(meeting) if meeting.block == 0 else np.zeros(0, dtype=np.float32)
         full_tail = np.concatenate([tail, reports])
         plan = self._plan
@@ -204,7 +204,8 @@ class Flexible(Reduction):
             logged = dataclasses.replace(logged, members=ordered)
         result = await self._exchange(plan, logged, values, full_tail)
         if self._chooses and plan.via not in {"own", DENSE} and (unsent := result.unsent) is not None:
-            await meeting.offload(lambda: meter.shared(values, unsent, plan.ratio), values=len(values))
+            found = await meeting.offload(lambda: meter.shared(values, unsent, plan.ratio), values=len(values))
+            meter.saw_shared(found)
         meter.done(world.now, len(values), dense=plan.via == DENSE)
         if meeting.block == 0:
             self._learn(result.tail[len(tail) :], meeting.size)

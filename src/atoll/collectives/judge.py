@@ -18,7 +18,7 @@ from statistics import median
 import numpy as np
 
 from atoll.collectives.lengths import Refusals
-from atoll.vectors import Change, Numbers, Vector, added, length, lengths, zeros
+from atoll.vectors import Change, Numbers, Vector, added, common_length, lengths, zeros
 
 __all__ = ["Judge", "OwnBlock", "TrailerLayout", "change_of"]
 
@@ -236,7 +236,10 @@ class Judge:
         """
         refused = self._refused_alike if alike else self._refused
         changes = [change_of(vector, float(told[0]), origin) for vector, told in zip(vectors, trailers, strict=True)]
-        found = lengths([*changes, block.change] if block else changes)
+        if alike:
+            found = [common_length(change()) for change in changes]
+        else:
+            found = lengths([*changes, block.change] if block else changes)
         usual = self._usual(found.pop(), block.parts) if block else 0.0
         so_far = [self._length_so_far(name, each) for name, each in zip(members, found, strict=True)]
         worked = self._work_since(members, trailers)
@@ -251,7 +254,7 @@ class Judge:
             if trailers[place][0] <= 0 < so_far[place] and not trailers[place].any():
                 scales.append(0.0)  # its trailer made no sense
                 continue
-            if factors[place] != 1 and origin is not None and found[place] > LOST * length(origin):
+            if factors[place] != 1 and origin is not None and found[place] > LOST * common_length(origin):
                 self._complain(name, "fit", "values that do not fit its weight")
                 refused.is_taken(name)
                 scales.append(0.0)

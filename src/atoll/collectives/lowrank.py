@@ -4,8 +4,8 @@ import numpy as np
 import torch
 
 from atoll.codecs.transform import matrix_shape
-from atoll.collectives import COLLECTIVES, Round
-from atoll.collectives.reduce import Reduced, Reduction, carried
+from atoll.collectives import Round
+from atoll.collectives.reduce import SUMS, Reduced, Reduction, carried
 from atoll.vectors import Numbers, Vector, minus
 
 __all__ = ["LowRankSum"]
@@ -25,7 +25,7 @@ class LowRankSum(Reduction):
 
     @property
     def vias(self) -> tuple[str, ...]:
-        return tuple(COLLECTIVES)
+        return SUMS
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
@@ -35,19 +35,31 @@ class LowRankSum(Reduction):
         self._right = None
 
     async def __call__(self, meeting: Round, values: Vector, tail: Numbers, via: str) -> Reduced:
-        rows, columns = matrix_shape(len(values))
+        count, offload = len(values), meeting.offload
+        rows, columns = matrix_shape(count)
         rank = min(self._rank, rows, columns)
-        matrix = torch.cat([values, values.new_zeros(rows * columns - len(values))]).view(rows, columns)
         if self._right is None:
             draw = np.random.default_rng(0).normal(size=(columns, rank))
             self._right = torch.from_numpy(draw).to(values)
         right = self._right
-        first = (matrix @ right).flatten()
+
+        def begin() -> tuple[Vector, Vector]:
+            matrix = torch.cat([values, values.new_zeros(rows * columns - count)]).view(rows, columns)
+            return matrix, (matrix @ right).flatten()
+
+        matrix, first = await offload(begin, values=count)
         left, _ = await carried(meeting.named(f"{meeting.name}/left"), first, tail[:0], via)
-        basis = torch.linalg.qr(left.view(rows, rank)).Q
-        own = matrix.T @ basis
+
+        def project() -> tuple[Vector, Vector]:
+            basis = torch.linalg.qr(left.view(rows, rank)).Q
+            return basis, matrix.T @ basis
+
+        basis, own = await offload(project, values=count)
         flat, tails = await carried(meeting.named(f"{meeting.name}/right"), own.flatten(), tail, via)
-        self._right = flat.view(columns, rank)
-        total = (basis @ self._right.T).flatten()[: len(values)]
-        sent = (basis @ own.T).flatten()[: len(values)]
-        return Reduced(total, tails, minus(values, sent))
+        self._right = then = flat.view(columns, rank)
+
+        def finish() -> Reduced:
+            total = (basis @ then.T).flatten()[:count]
+            return Reduced(total, tails, minus(values, (basis @ own.T).flatten()[:count]))
+
+        return await offload(finish, values=count)

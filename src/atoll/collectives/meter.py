@@ -94,22 +94,34 @@ class Meter:
         """A round begins: since the last one this member has trained."""
         self._step_s = now - self._done_s
 
-    def look(self, values: Vector, blocks: int = 1) -> None:
-        """Measures how much each ratio would keep of an update, on a sample of one of its blocks."""
+    @staticmethod
+    def look(values: Vector, blocks: int = 1) -> Numbers:
+        """Returns how much each ratio would keep of an update, and all of it, by a sample of one of its blocks.  Blocks
+        are looked at on several threads: what is found is put together on the event loop (`saw`).
+        """
         squares = values[:: len(values) // max(SAMPLE // blocks, LEAST_SAMPLE) | 1].square()
         most = kept(len(squares), max(RATIOS))
         sums = squares.topk(most).values.cumsum(0, dtype=torch.float64)
         places = [kept(len(squares), ratio) - 1 for ratio in RATIOS]
-        self._keeps += sums[places].cpu().numpy()
-        self._total += float(squares.sum(dtype=torch.float64))
+        found: Numbers = torch.cat([sums[places], squares.sum(dtype=torch.float64)[None]]).cpu().numpy()
+        return found
 
-    def shared(self, values: Vector, unsent: Vector, ratio: float) -> None:
-        """Measures what AR-Topk has kept of an update, beside as many of its own largest values."""
+    def saw(self, found: Numbers) -> None:
+        """Takes what `look` has returned."""
+        self._keeps = self._keeps + found[:-1]
+        self._total += float(found[-1])
+
+    @staticmethod
+    def shared(values: Vector, unsent: Vector, ratio: float) -> tuple[float, float]:
+        """Returns what AR-Topk has kept of an update, and what as many of its own largest values would have."""
         squares = values.square()
         own = float(squares.topk(kept(len(values), ratio), sorted=False).values.sum(dtype=torch.float64))
         total, left = (float(each.sum(dtype=torch.float64)) for each in (squares, unsent.square()))
-        before = self._shared
-        self._shared = before[0] + max(0.0, total - left), before[1] + own
+        return max(0.0, total - left), own
+
+    def saw_shared(self, found: tuple[float, float]) -> None:
+        """Takes what `shared` has returned."""
+        self._shared = self._shared[0] + found[0], self._shared[1] + found[1]
 
     def done(self, now: float, count: int, *, dense: bool) -> None:
         """A block of `count` values is exchanged."""

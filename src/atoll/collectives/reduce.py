@@ -23,13 +23,29 @@ from atoll.codecs.sparse import kept
 from atoll.collectives import COLLECTIVES, Body, Round, Spawn, broadcast
 from atoll.collectives.judge import OwnBlock, change_of
 from atoll.errors import StrategyError
-from atoll.vectors import Numbers, Vector, bytes_of, copied, empty, length, minus, of_array, of_bytes, sealed, zeros
+from atoll.vectors import (
+    Numbers,
+    Vector,
+    bytes_of,
+    common_length,
+    copied,
+    empty,
+    minus,
+    of_array,
+    of_bytes,
+    sealed,
+    zeros,
+)
 from atoll.world.base import World
 
 SEEN = ("direct", "gather", "star")
 """Collectives in which the member that computes a sum sees each member's vector."""
+SUMS = tuple(dict.fromkeys(("direct", *COLLECTIVES)))
+"""All collectives.  `direct` comes first: no other sends fewer bytes over any uplink, or takes fewer latencies for as
+many bytes.
+"""
 
-__all__ = ["AgreedTopK", "Coded", "Plain", "Reduced", "Reduction", "carried", "fitting"]
+__all__ = ["SUMS", "AgreedTopK", "Coded", "Plain", "Reduced", "Reduction", "carried", "fitting"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +120,7 @@ class Plain(Reduction):
 
     @property
     def vias(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(("direct", *COLLECTIVES)))
+        return SUMS
 
     async def __call__(self, meeting: Round, values: Vector, tail: Numbers, via: str) -> Reduced:
         if via in SEEN:
@@ -138,7 +154,7 @@ class Coded(Reduction):
         if self.by_senders:
             return ("gather",)
         if self.codec.summable:
-            return tuple(COLLECTIVES)
+            return SUMS
         return ("gather",) if self.codec.sparse else ("direct", "star", "gather")
 
     def prepare(self, values: Vector, members: int) -> None:
@@ -295,7 +311,7 @@ async def carried(meeting: Round, values: Vector, tail: Numbers, via: str) -> tu
 def _by_senders(vectors: list[Vector], scales: list[float], tails: list[Numbers], unsent: Vector | None) -> Reduced:
     """The mean of each position over the members that sent a value for it, with long vectors scaled down."""
     vectors = [each if scale else torch.zeros_like(each) for each, scale in zip(vectors, scales, strict=True)]
-    norms = [length(each) for each in vectors]
+    norms = [common_length(each) for each in vectors]
     middle = median(norms)
     total, senders = zeros(len(vectors[0]), vectors[0].device), zeros(len(vectors[0]), vectors[0].device)
     for each, norm in zip(vectors, norms, strict=True):
@@ -322,7 +338,7 @@ class AgreedTopK(Reduction):
 
     @property
     def vias(self) -> tuple[str, ...]:
-        return tuple(COLLECTIVES)
+        return SUMS
 
     async def __call__(self, meeting: Round, values: Vector, tail: Numbers, via: str) -> Reduced:
         count, offload = len(values), meeting.offload

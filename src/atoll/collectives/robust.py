@@ -19,7 +19,7 @@ from atoll.codecs.base import Codec
 from atoll.codecs.dense import Dense
 from atoll.collectives import Body, Round
 from atoll.collectives.reduce import Reduced, Reduction
-from atoll.vectors import Numbers, Vector, added, all_finite, divide, length, minus, of_bytes, sealed
+from atoll.vectors import Numbers, Vector, added, all_finite, common_length, divide, minus, of_bytes, sealed
 
 __all__ = ["Robust", "RobustRule", "robust_mean"]
 
@@ -87,7 +87,7 @@ def robust_mean(vectors: list[Vector], rule: RobustRule) -> Vector:
     tensor([2.])
     """
     if rule == "clipped":
-        norms = [length(each) for each in vectors]
+        norms = [common_length(each) for each in vectors]
         middle = median(norms)
         clipped = added([each * min(1.0, middle / max(norm, 1e-30)) for each, norm in zip(vectors, norms, strict=True)])
         return divide(clipped, len(vectors))

@@ -107,6 +107,10 @@ class RangeTalks(Talk):
             for parameter, _ in gradients:
                 parameter.grad = None
 
+    async def settle(self) -> None:
+        for each in self._exchanges.values():
+            await each.talk.settle()
+
     def save(self) -> Saved:
         saved: Saved = {}
         for (first, last), each in self._exchanges.items():

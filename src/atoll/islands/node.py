@@ -28,7 +28,7 @@ from atoll.islands.settings import IslandSettings
 from atoll.islands.settlement import IslandStanding, Settlement, settle
 from atoll.islands.span import Held, Layers, drop_gradients
 from atoll.membership import Group, Summary, View
-from atoll.state import Saved, note, read_note, section, under
+from atoll.state import AtBoundary, Saved, note, read_note, section, under
 from atoll.strategies import Strategy
 from atoll.trace import SeatTaken
 from atoll.training.drive import Background, drive
@@ -74,7 +74,7 @@ class IslandNode:
         first: Settlement | None = None,
         find: Callable[[], Facts] | None = None,
         seated: Seated = lambda *_: None,
-        at_boundary: Callable[[Callable[[], Saved]], object] | None = None,
+        at_boundary: AtBoundary | None = None,
     ) -> None:
         self.world = world
         self._survey = survey
@@ -219,7 +219,7 @@ class IslandNode:
             await self._until_decided()
             if self._settlement is settlement:
                 self.store.use({})
-                self._is_at_boundary()
+                await self._is_at_boundary()
                 self._record_seat(None)
             return
         fetching = asyncio.create_task(self._fetch(settlement))
@@ -316,7 +316,7 @@ class IslandNode:
             if self._examination:
                 self._examination.updated(merged=merged)
             self._curriculum.learned(self.updates, self._loss())
-            self._is_at_boundary()
+            await self._is_at_boundary()
             self._updated_once.set()
 
         await drive(self, self._exchanges, background, goes_on=lambda: True, boundary=boundary)
@@ -360,12 +360,13 @@ class IslandNode:
 
     # Checkpoints ---
 
-    def _is_at_boundary(self) -> None:
-        if self._at_boundary:
-            self._at_boundary(self.save)
+    async def _is_at_boundary(self) -> None:
+        if self._at_boundary and (pause := self._at_boundary(self.save)):
+            await pause
 
-    def save(self) -> Saved:
+    async def save(self) -> Saved:
         """Its whole state at a step boundary, except batches in flight."""
+        await self._exchanges.settle()
         updates = self.stage.updates if self.stage else 0
         tested_at = self._examination.tested_at if self._examination else 0
         saved = {

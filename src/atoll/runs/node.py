@@ -9,7 +9,6 @@ A simulation has many nodes and one kit; elsewhere a process has one node.
 
 import abc
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from atoll.islands.layout import Layout, lay_out
 from atoll.islands.live import Shelf, at_work, open_node
 from atoll.islands.node import IslandNode, Seated
 from atoll.islands.settlement import Settlement
-from atoll.state import Saved
+from atoll.state import AtBoundary, Saved
 from atoll.trace import Event, FinalTested
 from atoll.training.keeper import Keeper
 from atoll.training.loop import train
@@ -34,9 +33,8 @@ from atoll.world.base import World
 from atoll.world.faults import Fault
 from atoll.world.live.world import LiveWorld
 
-__all__ = ["AfterStep", "Kit", "RunNode", "build_node", "check_device", "until_the_end"]
+__all__ = ["AtBoundary", "Kit", "RunNode", "build_node", "check_device", "until_the_end"]
 
-AfterStep = Callable[[Callable[[], Saved]], Awaitable[None] | None]
 """Called after every step, with a function that returns the node's state; the next step awaits its result."""
 
 
@@ -126,7 +124,7 @@ class RunNode(abc.ABC):
 class ReplicaNode(RunNode):
     """A node that holds the whole model."""
 
-    def __init__(self, world: World, kit: Kit, *, at_boundary: AfterStep | None, keeper: Keeper | None) -> None:
+    def __init__(self, world: World, kit: Kit, *, at_boundary: AtBoundary | None, keeper: Keeper | None) -> None:
         super().__init__(world, kit)
         self.replica = kit.parts.replica(world)
         self._at_boundary = at_boundary or (keeper.at_boundary if keeper else None)
@@ -173,7 +171,7 @@ class StageNode(RunNode):
         world: World,
         kit: Kit,
         *,
-        at_boundary: AfterStep | None,
+        at_boundary: AtBoundary | None,
         seated: Seated,
         shelf: Shelf | None,
         memory: float | None,
@@ -237,7 +235,7 @@ def build_node(
     world: World,
     kit: Kit,
     *,
-    at_boundary: AfterStep | None = None,
+    at_boundary: AtBoundary | None = None,
     seated: Seated = lambda *_: None,
     keep: Path | None = None,
     memory: float | None = None,

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol
 
@@ -19,7 +19,7 @@ from atoll.islands.assembly import Assembly
 from atoll.islands.layout import Layout
 from atoll.runs.node import Kit, ReplicaNode, build_node
 from atoll.runs.verdict import Verdict
-from atoll.state import Saved, note, read_note
+from atoll.state import Save, Saved, note, read_note
 from atoll.strategies import Quantity
 from atoll.trace import (
     CheckpointSaved,
@@ -120,8 +120,8 @@ def _run_leg(
     async def program(world: SimWorld) -> None:
         nonlocal has_begun
 
-        def remember(save: Callable[[], Saved]) -> None:
-            states[world.name] = save()
+        async def remember(save: Save) -> None:
+            states[world.name] = await save()
 
         at_boundary = remember if config.checkpoints else None
         node = build_node(world, kit, at_boundary=at_boundary, seated=islands.seated)

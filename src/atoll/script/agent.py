@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 from collections.abc import Sequence
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -18,7 +19,7 @@ from atoll.script.stages import Batch, Stages
 from atoll.state import Saved, section, under
 from atoll.strategies import Quantity, Talk, parse_strategy
 from atoll.trace import Computed, Tested, TrainingStarted, finite_measure
-from atoll.vectors import bytes_of, of_bytes
+from atoll.vectors import Vector, bytes_of, of_bytes
 from atoll.world.base import Lane
 from atoll.world.live.thread import WorldThread
 
@@ -208,30 +209,45 @@ class Agent:
 
     async def _take_first_model(self, replica: ScriptReplica) -> None:
         """Takes the model of the first node, so that nodes that begin together begin with the same model."""
-        world, first = self.world, self.world.names[0]
+        world, first, size, most = self.world, self.world.names[0], replica.size, replica.block_values
+        spans = [slice(start, min(start + most, size)) for start in range(0, size, most)]
         if world.name == first:
-            values = await replica.touch(lambda: replica.read(Quantity.PARAMETERS))
-            body = await world.offload(lambda: bytes_of(values))
+            blocks = await replica.touch(lambda: replica.read_blocks(spans))
             for name in world.peer_names:
-                self._thread.spawn(world.peer(name).send(FIRST_MODEL, body=body, lane=Lane.BULK))
+                self._thread.spawn(self._give_first_model(name, size, blocks))
             return
-        try:
-            async with asyncio.timeout(FIRST_MODEL_S):
-                message = await world.peer(first).receive(FIRST_MODEL)
-        except TimeoutError:
-            raise AtollError(f"{first}, whose model all nodes begin with, sent none in {FIRST_MODEL_S:.0f} s") from None
-        theirs = of_bytes(message.body, device=replica.device)
-        if len(theirs) != replica.size:
-            here = f"the model has {replica.size} values here and {len(theirs)} on {first}"
-            raise AtollError(f"{here}: run the same script on all nodes")
-        await replica.touch(lambda: replica.write(Quantity.PARAMETERS, theirs))
+        theirs: list[Vector] = []
+        while sum(map(len, theirs)) < size:
+            try:
+                async with asyncio.timeout(FIRST_MODEL_S):
+                    message = await world.peer(first).receive(FIRST_MODEL)
+            except TimeoutError:
+                told = f"{first}, whose model all nodes begin with, sent nothing of it in {FIRST_MODEL_S:.0f} s"
+                raise AtollError(told) from None
+            there = json.loads(message.head)
+            if there != size or len(message.body) != 4 * (spans[len(theirs)].stop - spans[len(theirs)].start):
+                here = f"the model has {size} values here and {there} on {first}"
+                raise AtollError(f"{here}: run the same script on all nodes")
+            read = partial(of_bytes, message.body, device=replica.device)
+            theirs.append(await world.offload(read, values=most))
+
+        def write() -> None:
+            for span, values in zip(spans, theirs, strict=True):
+                replica.write(Quantity.PARAMETERS, values, span)
+
+        await replica.touch(write)
+
+    async def _give_first_model(self, name: str, size: int, blocks: list[Vector]) -> None:
+        for values in blocks:
+            body = await self.world.offload(partial(bytes_of, values), values=len(values))
+            await self.world.peer(name).send(FIRST_MODEL, json.dumps(size).encode(), body, lane=Lane.BULK)
 
     async def _save(self) -> Saved:
         if self._replica is None:
             raise CheckpointError("run.checkpoint: call run.wrap first, so that there is a state to save")
         await self._talk.settle()
-        saved = await self._replica.touch(self._replica.save)
-        return {**under("replica", saved), **under("talk", self._talk.save())}
+        told = under("talk", self._talk.save())  # at once: what is agreed on from now on is in neither
+        return {**under("replica", await self._replica.touch(self._replica.save)), **told}
 
     async def _load(self, saved: Saved) -> None:
         assert self._replica is not None

@@ -10,6 +10,7 @@ import torch
 
 from atoll.codecs import Codec
 from atoll.collectives import Body
+from atoll.state import Saved
 from atoll.strategies.replica import MOST_WORK, Quantity, Replica, Work
 from atoll.vectors import Numbers, Vector, added, all_finite, as_array, minus, of_bytes, sealed
 from atoll.world.base import Buffer
@@ -25,7 +26,9 @@ __all__ = [
     "ChangeWire",
     "Origin",
     "Told",
+    "as_arrays",
     "read_head",
+    "with_change",
 ]
 
 CHANGE, ACKNOWLEDGEMENT, EVERYTHING, BASE = "change", "change ack", "all changes please", "what it began from"
@@ -56,6 +59,16 @@ def read_head(head: bytes) -> tuple[int, float, Origin]:
     return step, sent_s, (began_s, rank)
 
 
+def as_arrays(vectors: dict[str, Vector]) -> Saved:
+    """Vectors as a checkpoint has them."""
+    return {name: as_array(values) for name, values in vectors.items()}
+
+
+def with_change(known: Vector | None, change: Vector) -> Vector:
+    """The sum of the changes so far and of another one."""
+    return change if known is None else added([known, change])
+
+
 class ChangeWire:
     """Writes and reads messages of changes, on a thread beside the event loop.
 
@@ -67,6 +80,11 @@ class ChangeWire:
     def __init__(self, replica: Replica, codec: Codec | None) -> None:
         self._replica = replica
         self._codec = codec
+        self._buffers: Numbers = np.zeros(0, dtype=np.float32)
+
+    def look(self) -> None:
+        """Reads the model's buffers, at a step boundary: messages are written and read while training goes on."""
+        self._buffers = as_array(self._replica.read(Quantity.BUFFERS))
 
     def write(self, told: Vector, changed: Vector) -> tuple[Vector, Buffer]:
         """The message with the changes that a peer does not have yet, and what it will have then.
@@ -103,16 +121,16 @@ class ChangeWire:
         return self._codec.decode(of_bytes(body, torch.uint8, self._replica.device), self._replica.size, step)
 
     def _own(self) -> tuple[Numbers, Numbers]:
-        """The node's buffers and its own work."""
+        """The node's buffers at the last step boundary, and its own work."""
         replica = self._replica
         work = np.zeros(len(replica.members), dtype=np.int64)
         work[replica.rank] = replica.work[replica.rank]
-        return as_array(replica.read(Quantity.BUFFERS)), work.view(np.float32)
+        return self._buffers, work.view(np.float32)
 
     def _read(self, body: Body, decode: Callable[[Body], Vector]) -> Told:
         """Reads a peer's message; a `ValueError` if it is malformed."""
         replica = self._replica
-        work_bytes, buffer_bytes = replica.work.nbytes, replica.read(Quantity.BUFFERS).nbytes
+        work_bytes, buffer_bytes = replica.work.nbytes, self._buffers.nbytes
         size = len(body) - work_bytes - buffer_bytes
         if size < 0:
             raise ValueError(f"{len(body)} bytes are no change")

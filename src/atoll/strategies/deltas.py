@@ -40,7 +40,9 @@ from atoll.strategies.changes import (
     ChangeWire,
     Origin,
     Told,
+    as_arrays,
     read_head,
+    with_change,
 )
 from atoll.strategies.parts.merge import average_buffers
 from atoll.strategies.parts.part import Part
@@ -48,7 +50,7 @@ from atoll.strategies.parts.when import When
 from atoll.strategies.replica import Quantity, Replica
 from atoll.strategies.talk import Spawn, Strategy, Talk, record_push
 from atoll.trace import ContributionRefused, Waited
-from atoll.vectors import Vector, added, all_finite, as_array, length, minus, of_array, times, zeros
+from atoll.vectors import Vector, added, all_finite, length, minus, of_array, times, zeros
 from atoll.world.base import Buffer, Lane, Message
 from atoll.world.hearing import hear
 
@@ -132,6 +134,7 @@ class DeltaTalk(Talk):
     def prepare(self) -> None:
         self._before = self._base = self._replica.read(Quantity.PARAMETERS)
         self._changed = torch.zeros_like(self._before)
+        self._wire.look()
 
     @property
     def memory_bytes(self) -> int:
@@ -198,6 +201,7 @@ class DeltaTalk(Talk):
         self._replica.write(Quantity.PARAMETERS, values)
         if arrived:
             average_buffers(self._replica, [told.buffers for _, told in arrived])
+        self._wire.look()
         return values
 
     async def _begin_from_base(self) -> bool:
@@ -226,6 +230,7 @@ class DeltaTalk(Talk):
             self._replica.include(told.work)
             self._replica.write(Quantity.BUFFERS, told.buffers)
         self._replica.write(Quantity.PARAMETERS, values)
+        self._wire.look()
         return values
 
     def _be_new(self) -> None:
@@ -253,14 +258,15 @@ class DeltaTalk(Talk):
         theirs = dict(self._theirs)
         for name, told in self._arrived:  # the model does not include these yet
             theirs[name] = theirs[name] - told.change
-        vectors = {**under("told", _arrays(self._told)), **under("theirs", _arrays(theirs))}
-        return {**_arrays({"changed": self._changed, "base": self._base}), **vectors, "known": known}
+        vectors = {**under("told", as_arrays(self._told)), **under("theirs", as_arrays(theirs))}
+        return {**as_arrays({"changed": self._changed, "base": self._base}), **vectors, "known": known}
 
     def load(self, saved: Saved) -> None:
         device = self._replica.device
         self._changed, self._base = of_array(saved["changed"], device), of_array(saved["base"], device)
         self._is_new = False
         self._before = self._replica.read(Quantity.PARAMETERS)
+        self._wire.look()
         told, known = section("told", saved), read_note(saved["known"])
         self._origin = known["origin"][0], known["origin"][1]
         self._theirs = {name: of_array(values, device) for name, values in section("theirs", saved).items()}
@@ -337,7 +343,7 @@ class DeltaTalk(Talk):
     def _read(self, body: Body, step: int, known: Vector | None) -> tuple[Told, Vector, float]:
         """A peer's message, the sum of its changes with this one, and the norm of this one."""
         read = self._wire.read(body, step)
-        return read, _sum(known, read.change), length(read.change)
+        return read, with_change(known, read.change), length(read.change)
 
     def _counts(self, sender: str, origin: Origin) -> bool:
         """Whether a change belongs to this node's run, and its sender has sent all earlier changes."""
@@ -354,14 +360,15 @@ class DeltaTalk(Talk):
             self._theirs.pop(message.sender, None)
         if number == 1 and message.sender not in self._answered:  # it may not have been running when it was asked
             self._ask(message.sender)
-        replica, base, changed = self._replica, self._base, self._changed
-        self._told[message.sender] = changed
-        self._busy_since_s[message.sender] = None
-        self._began[message.sender] = self._clocks[message.sender] = replica.steps
-        head = message.head + HEAD.pack(replica.steps, replica.world.now, *self._origin)
+        replica, base, changed, step = self._replica, self._base, self._changed, self._replica.steps
+        head = message.head + HEAD.pack(step, replica.world.now, *self._origin)
         body: Buffer = b""  # a new node has nothing to send
         if not self._is_new:
             body = await replica.world.offload(lambda: self._wire.write_base(base, changed), values=replica.size)
+        # What was told meanwhile does not count: whoever has no base drops it.
+        self._told[message.sender] = changed
+        self._busy_since_s[message.sender] = None
+        self._began[message.sender] = self._clocks[message.sender] = step
         self._spawn(replica.world.peer(message.sender).send(BASE, head, body))
 
     async def _take_base(self, message: Message) -> None:
@@ -384,17 +391,9 @@ class DeltaTalk(Talk):
         if origin == self._origin:
             known = self._theirs.get(sender)
             missing = told if known is None else dataclasses.replace(told, change=minus(told.change, known))
-            self._theirs[sender] = _sum(known, missing.change)
+            self._theirs[sender] = with_change(known, missing.change)
             self._arrived.append((sender, missing))
         self._clocks[sender] = max(self._clocks[sender], self._began[sender] + step)
 
     def _acknowledged(self, message: Message) -> None:
         self._busy_since_s[message.sender] = None
-
-
-def _sum(known: Vector | None, change: Vector) -> Vector:
-    return change if known is None else added([known, change])
-
-
-def _arrays(vectors: dict[str, Vector]) -> Saved:
-    return {name: as_array(values) for name, values in vectors.items()}

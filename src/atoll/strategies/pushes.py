@@ -133,6 +133,7 @@ class PushTalk(Talk):
 
     def prepare(self) -> None:
         self._initial = self._replica.read(Quantity.PARAMETERS)
+        self._buffer_bytes = self._replica.read(Quantity.BUFFERS).nbytes
 
     @property
     def memory_bytes(self) -> int:
@@ -305,7 +306,7 @@ class PushTalk(Talk):
 
     def _read(self, message: Message) -> Arrival | None:
         number, base, sent_s, weight, _ = _HEAD.unpack(message.head)
-        work_bytes, buffer_bytes = self._replica.work.nbytes, self._replica.read(Quantity.BUFFERS).nbytes
+        work_bytes, buffer_bytes = self._replica.work.nbytes, self._buffer_bytes
         size = len(message.body) - work_bytes - buffer_bytes
         if size < 0 or not 0 < weight <= MOST_MASS * len(self._replica.members):
             raise ValueError(f"{len(message.body)} bytes with a weight of {weight} are no model")

@@ -2,12 +2,12 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from pathlib import Path
 
 import numpy as np
 
-from atoll.state import Saved
+from atoll.state import Save, Saved
 from atoll.training.checkpoint import RunIdentity, read_node, write_node
 from atoll.world.base import World
 
@@ -35,7 +35,7 @@ class Keeper:
         self._identity = identity
         self._world = world
         self._kept_at = world.now
-        self._save: Callable[[], Saved] | None = None
+        self._save: Save | None = None
         self._writing: asyncio.Task[None] | None = None
         self._is_failing = False
 
@@ -47,16 +47,16 @@ class Keeper:
         """
         return read_node(self._path, self._identity) if self._path.exists() else None
 
-    def at_boundary(self, save: Callable[[], Saved]) -> Awaitable[None] | None:
+    def at_boundary(self, save: Save) -> Awaitable[None] | None:
         """Called between two steps; training awaits the result."""
         self._save = save
         if self._writing is not None or self._world.now - self._kept_at < KEEP_EVERY_S:
             return None
         return self._keep(save)
 
-    async def _keep(self, save: Callable[[], Saved]) -> None:
+    async def _keep(self, save: Save) -> None:
         self._kept_at = self._world.now
-        saved = save()
+        saved = await save()
         # A strategy's state also changes outside training, so it is copied at once.
         saved = {name: value.copy() if name.startswith("talk/") else value for name, value in saved.items()}
         copied = await self._world.aside(lambda: _copy(saved))
@@ -82,8 +82,8 @@ class Keeper:
         if self._writing:
             await self._writing
         if self._save:
-            save = self._save
-            await self._write(await self._world.aside(lambda: _copy(save())))
+            saved = await self._save()
+            await self._write(await self._world.aside(lambda: _copy(saved)))
 
 
 def _copy(saved: Saved) -> Saved:

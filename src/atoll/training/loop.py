@@ -5,10 +5,10 @@ It is the same in every world.
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 
 from atoll.errors import CheckpointError
-from atoll.state import Saved, note, read_note, section, under
+from atoll.state import AtBoundary, Saved, note, read_note, section, under
 from atoll.strategies import Strategy
 from atoll.trace import Tested
 from atoll.training.drive import Background, Local, drive
@@ -25,7 +25,7 @@ async def train(
     *,
     steps: int | None = None,
     resume: Saved | None = None,
-    at_boundary: Callable[[Callable[[], Saved]], Awaitable[None] | None] | None = None,
+    at_boundary: AtBoundary | None = None,
 ) -> None:
     """Trains until cancelled, or for this many steps.
 
@@ -47,7 +47,8 @@ async def train(
             replica.load(section("replica", resume))
     tested_at = 0
 
-    def save() -> Saved:
+    async def save() -> Saved:
+        await talk.settle()
         return {**under("replica", replica.save()), **under("talk", talk.save()), "tested at": note(tested_at)}
 
     async def boundary(merged: bool) -> None:  # noqa: FBT001 - the shape of a boundary

@@ -49,9 +49,10 @@ class Streams:
             return work()
         self._let_go()
         training = torch.cuda.current_stream(beside.device)
-        training.wait_stream(beside)
-        result = work()
-        done = training.record_event()
+        with torch.cuda.device(beside.device):  # kernels are started on the current device, whatever they work on
+            training.wait_stream(beside)
+            result = work()
+            done = training.record_event()
         if self._is_read:
             beside.wait_event(done)
             self._is_read = False

@@ -2,11 +2,16 @@
 
 import numpy as np
 import pytest
+import torch
 
 from atoll import memory
 from atoll.memory import VectorMemory
-from atoll.strategies import parse_strategy
+from atoll.strategies import Quantity, parse_strategy
+from atoll.strategies.parts.part import part
+from atoll.strategies.parts.when import Every
 from atoll.strategies.rounds import exchange, models
+from atoll.strategies.rounds.composition import RoundParts
+from atoll.strategies.rounds.fragment import cut as cut_up
 from atoll.strategies.rounds.lineage import Agreement, Lineage
 from atoll.strategies.talk import Spawn
 from atoll.trace import Joined
@@ -124,6 +129,59 @@ def test_blocks_that_all_have_stay_when_a_round_is_cut_in_the_middle(monkeypatch
     assert not any(isinstance(event, Joined) for event in events.all)
     assert any(number > 0 for number in numbers), "some views begin in the middle of a round"
     assert {event.node for event in events.exchanges() if event.at > 90} == {"0", "1", "2"}
+
+
+def test_results_of_a_round_that_is_cut_in_the_middle_count_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What members have sent is in the models, also of blocks that were accepted before others went back."""
+    size, blocks, steps = 4_000, 40, 160
+    monkeypatch.setattr(VectorReplica, "block_values", size // blocks)
+    rounds: list[models.ModelRounds] = []
+    start = models.ModelRounds.start
+
+    def watched(each: models.ModelRounds, spawn: Spawn) -> None:
+        rounds.append(each)
+        start(each, spawn)
+
+    monkeypatch.setattr(models.ModelRounds, "start", watched)
+    links = '[[node]]\ncount = 3\nstep_s = 0.5\n[[link]]\namong = "*"\nlatency_ms = 20\nrate_mbps = 0.05\n'
+    cut = '[[fault]]\nkind = "partition"\nsides = ["0", "[12]"]\nat = {at}\nuntil = {until}\n'
+    script = "".join(cut.format(at=at, until=at + 9) for at in (9.7, 30.1, 51.3))
+
+    def drawn(world: World) -> tuple[Numbers, Numbers]:
+        return np.zeros(size), np.random.default_rng(int(world.name)).normal(size=size)
+
+    strategy = parse_strategy("allreduce:every=2,codec=chunk/32,overlap")
+    replicas = run_strategy(network(links), strategy, drawn, steps=steps, script=script)
+    learned = np.sum([replica.array for replica in replicas.values()], axis=0)
+    for each in rounds:
+        for block in each._driver.blocks:
+            if block.feedback.kept is not None:
+                learned[block.span] += block.feedback.kept.numpy()
+    there_is = steps * np.sum([np.random.default_rng(rank).normal(size=size) for rank in range(3)], axis=0)
+    assert np.linalg.norm(learned - there_is) < 0.05 * np.linalg.norm(there_is)
+
+
+@pytest.mark.parametrize("more", ["", ",overlap"])
+@pytest.mark.parametrize("spec", ["allreduce:every=4", "diloco:every=4,rate=1,momentum=0,codec=int8"])
+def test_small_steps_count_where_state_is_rough(spec: str, more: str) -> None:
+    """Steps of less than what bfloat16 can tell apart."""
+    steps, step, begin = 60, 1e-5, 0.05
+    strategy = parse_strategy(f"{spec},state=bfloat16{more}")
+    replicas = run_strategy(network(CALM), strategy, lambda _: (np.full(40, begin), np.full(40, step)), steps=steps)
+    for replica in replicas.values():
+        assert replica.array - begin == pytest.approx(steps * step, rel=0.01)
+
+
+def test_rounds_of_gradients_keep_no_model() -> None:
+    replica = VectorReplica.__new__(VectorReplica)
+    replica.values = torch.zeros(40)
+    for quantity, copies in (("gradient", 0), ("parameters", 1)):
+        parts = RoundParts(when=part(Every, 1), quantity=Quantity(quantity))
+        [fragment] = cut_up(replica, parts, absolute=True, is_model=quantity == "parameters")
+        [block] = fragment.blocks
+        block.start(torch.ones(40))
+        assert block.kept_bytes == copies * 4 * 40
+        assert (block.agreed is not None) == bool(copies)
 
 
 def test_what_nodes_declare_for_encoding_is_part_of_an_exchange() -> None:

@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -188,6 +189,21 @@ def test_a_lineage_can_be_saved() -> None:
     assert other.agreements == own.agreements
     assert [float(each[0]) for each in other.held] == [-value for value in range(12)]
     assert other.is_new
+
+
+def test_blocks_that_agreements_share_are_saved_once() -> None:
+    blocks = [torch.full((10,), float(value)) for value in range(4)]
+    own = Lineage(list(blocks), behind=4)
+    for place in range(4):
+        blocks[place] = blocks[place] + 10
+        own.agreed("1.a", place + 1, list(blocks))
+    saved = own.save()
+    assert sum(values.nbytes for values in saved.values() if values.dtype == np.float32) == 2 * 4 * 40
+    other = Lineage([torch.zeros(10) for _ in range(4)], behind=4)
+    other.load(saved)
+    assert other.agreements == own.agreements
+    assert len({id(each) for held in other._held.values() for each in held}) == 8
+    assert [float(each[0]) for each in other.back_to(("1.a", 2))] == [10, 11, 2, 3]
 
 
 _counts = st.integers(0, 2**52)

@@ -33,7 +33,7 @@ def one_codebook_encoded(values: Tensor, book: Tensor, codes: Tensor) -> None:
         codes: as many bytes as they take.
     """
     tiles = -(-len(values) // TILE)
-    sums = torch.empty(2, tiles, 4, device=values.device)
+    sums = torch.empty(2, tiles, 4, dtype=torch.float32, device=values.device)
     _sum_up[(tiles,)](values, sums[0], len(values), TILE=TILE, num_warps=4)
     all_sums = sums[0].sum(0, dtype=torch.float64)
     _find_bins[(tiles,)](values, all_sums, sums[1], codes, len(values), TILE=TILE, num_warps=4)

@@ -6,7 +6,7 @@ A part holds one node's state.  It receives every mean that the node applies, an
 import abc
 from typing import NamedTuple
 
-from atoll.vectors import Vector, length
+from atoll.vectors import Vector, length, used_here
 
 __all__ = ["Ahead", "Blend", "Consensus", "FirstSteps", "OwnSteps", "SharedSteps", "Steps"]
 
@@ -88,10 +88,10 @@ class _Keeping(Ahead):
 
     def contribution(self, snapshot: Vector) -> Vector:
         kept, self._kept = self._kept, None
-        return snapshot if kept is None else snapshot + kept
+        return snapshot if kept is None else snapshot + used_here(kept)
 
     def give_back(self, kept: Vector) -> None:
-        self._kept = kept if self._kept is None else self._kept + kept
+        self._kept = kept if self._kept is None else used_here(self._kept) + used_here(kept)
 
 
 class FirstSteps(_Keeping):

@@ -25,6 +25,7 @@ from atoll.vectors import (
     divide,
     empty,
     in_full,
+    length,
     lengths,
     minus,
     of_array,
@@ -43,7 +44,7 @@ class Examined(NamedTuple):
     moved: float = 0.0
     """The squared norm of this member's contribution."""
     agreed: float = 0.0
-    """The squared norm of the last agreed model."""
+    """The squared norm of the last agreed model, or of the initial one."""
     gave: bool = False
     """Whether this member contributed."""
     counts: bool = False
@@ -77,7 +78,7 @@ class Agreed(NamedTuple):
     """The values that all members hold after a round."""
 
     values: Vector
-    """In full precision."""
+    """In full precision, until they are in the model or known not to be needed there."""
     kept: Vector
     """As they are kept: rounds to come are of changes from these."""
 
@@ -121,6 +122,8 @@ class Block:
         """Whether the member received the model from a peer and has not taken part in a round since: it has nothing to
         contribute yet, and a contribution would slow the others' progress.
         """
+        self._usual = 0.0
+        """The length of the model's values at the start, where the block is not of a model."""
         self._unshared: Vector | None = None  # gradients that this node has used and that are in no round yet
 
     @property
@@ -133,7 +136,7 @@ class Block:
         """What it keeps between rounds: the values that were agreed on, the residual, the state of the outer optimiser,
         corrections, and delayed means.
         """
-        copies = 1 + (not self._absolute) + self._outer.copies
+        copies = int(self._is_model) + (not self._absolute) + self._outer.copies
         in_full = self.correction.copies + (0 if self._ahead.adds else 2)
         return int(self.size * (copies * self._dtype.itemsize + 4 * in_full))
 
@@ -173,7 +176,7 @@ class Block:
         if not self._absolute:
             assert self.agreed is not None
             mean += in_full(self.agreed)
-        examined = Examined(changed**2, own.moved**2, was**2, gave=own.weight > 0, counts=True)
+        examined = Examined(changed**2, own.moved**2, was**2 + self._usual**2, gave=own.weight > 0, counts=True)
         return Received(examined, mean, kept, missed)
 
     @property
@@ -185,7 +188,10 @@ class Block:
 
     def start(self, initial: Vector) -> None:
         self._outer.restart()
-        self.agreed = self.kept(initial)
+        if self._is_model:
+            self.agreed = self.kept(initial)
+        else:
+            self._usual = length(initial)
 
     def collect(self, gradient: Vector) -> None:
         self._unshared = gradient if self._unshared is None else self._unshared + gradient

@@ -146,7 +146,7 @@ class Driver:
         if self._replica.group.is_alone:
             return True
         if self._pending is not None:
-            return not self._pending.task.done()
+            return not (self._pending.task.done() or self._is_hopeless(self._pending))
         return not self.when.may_be_due(self._replica.steps - self._begun_at_step)
 
     async def turn(self) -> bool:
@@ -242,7 +242,7 @@ class Driver:
         if fragment.is_anew:
             weight *= self._soundness()
         begun = [
-            snapshot if block.begin(None if fragment.is_handed else snapshot, is_sound=is_sound) else None
+            snapshot if block.begin(None if block.is_handed else snapshot, is_sound=is_sound) else None
             for block, snapshot, is_sound in zip(fragment.blocks, snapshots, sound, strict=True)
         ]
         if all(snapshot is None for snapshot in begun):
@@ -334,12 +334,17 @@ class Driver:
         """A round that takes far too long will not end: members wait for a message that nobody sends.  So this node
         asks for a new view, which ends it.
         """
-        pending, now = self._pending, self._replica.world.now
-        if pending is None or pending.task.done() or not self._durations:
-            return
-        if now - pending.since > max(HOPELESS_S, HOPELESS_ROUNDS * median(self._durations)):
-            self._pending = replace(pending, since=now)
+        pending = self._pending
+        if pending is not None and not pending.task.done() and self._is_hopeless(pending):
+            self._pending = replace(pending, since=self._replica.world.now)
             self._replica.group.object()
+
+    def _is_hopeless(self, pending: Pending) -> bool:
+        """Whether a round takes so long that it will not end."""
+        if not self._durations:
+            return False
+        limit_s = max(HOPELESS_S, HOPELESS_ROUNDS * median(self._durations))
+        return self._replica.world.now - pending.since > limit_s
 
     async def _apply(self) -> bool:
         """Applies the results of the current round that are ready."""

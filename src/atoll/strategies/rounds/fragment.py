@@ -41,11 +41,6 @@ class Fragment:
         return self.blocks[0].is_anew
 
     @property
-    def is_handed(self) -> bool:
-        """Whether the member received the model from a peer, and has nothing to contribute yet."""
-        return self.blocks[0].is_handed
-
-    @property
     def sees_soundness_later(self) -> bool:
         """Whether snapshots may be found to be unusable while the round is in progress."""
         return self.blocks[0].sees_soundness_later

@@ -214,22 +214,27 @@ class Lineage:
         return self._held[agreement]
 
     def save(self) -> Saved:
-        vectors = {
-            f"{place}/{number}": as_array(vector)
-            for place, held in enumerate(self._held.values())
-            for number, vector in enumerate(held)
-        }
+        """Of each agreement the blocks in which it differs from the one before."""
+        vectors: Saved = {}
+        before: list[Vector | None] = [None] * len(self.held)
+        for place, held in enumerate(self._held.values()):
+            for number, vector in enumerate(held):
+                if vector is not before[number]:
+                    vectors[f"{place}/{number}"] = as_array(vector)
+            before = [*held]
         facts = {"agreements": note(list(self._held)), "ends": note(self._ends), "new": note(self.is_new)}
         return {**vectors, **facts}
 
     def load(self, saved: Saved) -> None:
         names = [_agreement(each) for each in read_note(saved["agreements"])]
-        like, held = self.held, dict[Agreement, list[Vector]]()
+        before, held = self.held, dict[Agreement, list[Vector]]()
         for place, name in enumerate(names):
             arrays = section(str(place), saved)
             held[name] = [
-                of_array(arrays[str(number)], vector.device, vector.dtype) for number, vector in enumerate(like)
+                of_array(arrays[str(number)], vector.device, vector.dtype) if str(number) in arrays else vector
+                for number, vector in enumerate(before)
             ]
+            before = held[name]
         self._held = held
         self._ends = [_agreement(each) for each in read_note(saved["ends"])]
         self.is_new = bool(read_note(saved["new"]))

@@ -31,7 +31,7 @@ from atoll.strategies.rounds.lineage import START, Lineage, Standing, common_agr
 from atoll.strategies.rounds.outcome import BlockOutcome, Pending
 from atoll.strategies.talk import Spawn, Talk
 from atoll.trace import Joined
-from atoll.vectors import Vector, all_finite, as_array, of_array
+from atoll.vectors import Vector, all_finite, as_array, of_array, used_here
 from atoll.vectors import digest as digest_of
 from atoll.world.hearing import NOT_UNDERSTOOD
 
@@ -154,7 +154,7 @@ class ModelRounds(Talk):
 
     def _correct(self) -> None:
         steps = [(block.span, block.correction.step()) for block in self._driver.blocks]
-        self._replica.add_blocks([(span, correction) for span, correction in steps if correction is not None])
+        self._replica.add_blocks([(span, used_here(each)) for span, each in steps if each is not None])
 
     # What the driver averages ---
 
@@ -184,8 +184,8 @@ class ModelRounds(Talk):
         agreed = found.block.follows(found.mean)
         change = found.block.change(agreed.values, found.snapshot) if found.mean is not None else None
         digest = digest_of(agreed.values, digest)
-        if change is not None and agreed.kept is not agreed.values:
-            agreed = Agreed(agreed.kept, agreed.kept)  # the change is enough, and more exact
+        if change is not None and self._replica.steps > found.step:  # the change is enough
+            agreed = Agreed(agreed.kept, agreed.kept)
         return replace(found, mean=None, agreed=agreed, change=change), digest
 
     def accept(self, found: BlockOutcome, key: int) -> None:
@@ -297,13 +297,14 @@ class ModelRounds(Talk):
             self._on_view()
 
     def _begin_from(self, held: list[Vector], *, handed: bool = False) -> None:
-        """All members continue from `held`: later results do not get into the model any more."""
+        """All members continue from `held`.
+
+        Results that were accepted still get into the model, also those after `held`, as those of finished rounds have:
+        what is not sent counts from them.
+        """
         self._driver.begin_from(held, handed=handed)
-        self._accepted = [
-            found
-            for found in self._accepted
-            if not handed and found.agreed is not None and found.block.agreed is found.agreed.kept
-        ]
+        if handed:
+            self._accepted.clear()
 
     def _begin_anew(self) -> None:
         if self._steady:
@@ -323,6 +324,7 @@ class ModelRounds(Talk):
             lambda: ([self._replica.read(model, span) for span in spans], self._replica.read(buffers))
         )
         is_sound = await offload(lambda: all(map(all_finite, values)))
+        await self._replica.group.until_free()
         if self._replica.group.view is not view:  # nodes joined or left meanwhile
             return
         self._driver.buffers = as_array(more)
