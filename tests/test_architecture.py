@@ -231,6 +231,7 @@ COVERED_BY = {
     "world/emulate/enter.py": "world/emulate/test_supervisor.py",
     "world/emulate/namespaces.py": "world/emulate/test_supervisor.py",
     "world/emulate/switch.py": "world/emulate/test_supervisor.py",
+    "world/live/lane.py": "world/live/test_strands.py",
     "world/live/hello.py": "world/live/test_wrong_frames.py",
     "world/live/join.py": "runs/test_live.py",
     "world/live/listener.py": "world/live/test_strangers.py",

@@ -42,7 +42,9 @@ __all__ = [
     "minus",
     "of_array",
     "of_bytes",
+    "on",
     "sealed",
+    "stored",
     "times",
     "used_here",
     "zeros",
@@ -89,6 +91,23 @@ def added(vectors: Sequence[Vector]) -> Vector:
 def minus(one: Vector, other: Vector) -> Vector:
     """Returns one − other in float32, in reusable memory."""
     return torch.sub(in_full(one), in_full(other), out=empty(len(one), one.device))
+
+
+def on(values: Vector, device: torch.device) -> Vector:
+    """The vector on a device: itself, if it is there."""
+    return values if values.device == device else values.to(device, non_blocking=True)
+
+
+def stored(values: Vector, dtype: torch.dtype, device: torch.device) -> Vector:
+    """The vector in another format, on another device: itself, if it is so.  What comes from a GPU to the host is in
+    pinned memory, and is there when this returns.
+    """
+    if values.device == device:
+        return values if values.dtype == dtype else copied(values, dtype)
+    if device.type != "cpu":
+        return on(values, device).to(dtype)
+    room = torch.empty(len(values), dtype=dtype, pin_memory=True)
+    return room.copy_(values.to(dtype))
 
 
 def used_here(values: Vector) -> Vector:

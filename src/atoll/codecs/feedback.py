@@ -4,7 +4,7 @@ All codecs and reductions use this one mechanism: they return the part of the gi
 Sent plus kept always equals given.
 """
 
-from atoll.vectors import Vector, copied
+from atoll.vectors import Vector, copied, on
 
 __all__ = ["Feedback"]
 
@@ -25,7 +25,7 @@ class Feedback:
         """The values to send now: the given ones plus the residual, which stays until `keep` replaces it."""
         if self.kept is None:
             return values
-        return copied(self.kept, values.dtype).mul_(self._decay).add_(values)
+        return copied(on(self.kept, values.device), values.dtype).mul_(self._decay).add_(values)
 
     def keep(self, unsent: Vector | None) -> None:
         """A message is sent, without this part; it may be kept in half precision."""

@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 import torch
 
 from atoll.collectives.reduce import Reduced
@@ -88,3 +89,37 @@ def test_what_still_runs_when_a_round_is_abandoned_changes_nothing() -> None:
     block.commit(late.unsent)
     assert block.feedback.kept is not None
     assert block.feedback.kept.tolist() == [5, 5]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("absolute", [False, True])
+def test_what_is_kept_on_the_host_is_the_same(dtype: torch.dtype, absolute: bool) -> None:  # noqa: FBT001
+    gpu, drawn = torch.device("cuda:0"), torch.Generator().manual_seed(3)
+    snapshots = [torch.randn(1000, generator=drawn) for _ in range(4)]
+    found = []
+    for home in (gpu, CPU):
+        outer = Nesterov(rate=0.7, momentum=0.9)
+        span = slice(0, 1000)
+        block = Block(
+            span, outer, OwnSteps(), Uncorrected(), 1.0, absolute=absolute, device=gpu, home=home, dtype=dtype
+        )
+        block.start(snapshots[0].to(gpu))
+        for snapshot in snapshots[1:]:
+            here = snapshot.to(gpu)
+            assert block.begin(here)
+            own = block.payload(here, 1.0)
+            assert own is not None
+            sent = torch.where(own.values.abs() > 0.5, own.values, 0.0)
+            received = block.receive(Reduced(sent, tail(1.0), own.values - sent), own)
+            agreed = block.follows(received.mean)
+            assert agreed.values.is_cuda
+            assert agreed.kept.device == home
+            block.commit(received.unsent)
+            block.agree(agreed, received.missed)
+        assert block.feedback.kept is not None
+        assert block.feedback.kept.device == home
+        assert block.feedback.kept.dtype == dtype
+        found.append([agreed.values.cpu(), agreed.kept.cpu(), block.feedback.kept.cpu()])
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import torch
 
-from atoll.vectors import Vector, copied, in_full, minus
+from atoll.vectors import Vector, copied, in_full, minus, on, stored
 
 __all__ = ["HeavyBall", "Nesterov", "Outer", "TakeMean"]
 
@@ -24,7 +24,13 @@ class Outer(Protocol):
         """Called when members start, or restart, from a common model."""
 
     def __call__(self, anchor: Vector, mean: Vector) -> Vector:
-        """The model that all members agree on next; it takes the memory of the mean."""
+        """The model that all members agree on next; it takes the memory of the mean.
+
+        Args:
+            anchor: the model that they agreed on last, in the format and place in which it is kept.  So is what is
+                stored here.
+            mean: the round's.
+        """
 
 
 class TakeMean:
@@ -57,12 +63,13 @@ class Nesterov:
         self._buffer = None
 
     def __call__(self, anchor: Vector, mean: Vector) -> Vector:
-        change = minus(anchor, mean)
-        self._buffer, now = _moved(self._buffer, self._momentum, change, anchor.dtype)
+        here = on(anchor, mean.device)
+        change = minus(here, mean)
+        self._buffer, now = _moved(self._buffer, self._momentum, change, like=anchor)
         step = torch.mul(now, self._momentum, out=mean)
         step += change
         step *= self._rate
-        return torch.sub(in_full(anchor), step, out=step)
+        return torch.sub(in_full(here), step, out=step)
 
 
 class HeavyBall:
@@ -83,18 +90,20 @@ class HeavyBall:
         self._move = None
 
     def __call__(self, anchor: Vector, mean: Vector) -> Vector:
-        step = minus(mean, anchor).mul_(self._rate)
-        self._move, now = _moved(self._move, self._momentum, step, anchor.dtype)
-        return torch.add(in_full(anchor), now, out=mean)
+        here = on(anchor, mean.device)
+        step = minus(mean, here).mul_(self._rate)
+        self._move, now = _moved(self._move, self._momentum, step, like=anchor)
+        return torch.add(in_full(here), now, out=mean)
 
 
-def _moved(kept: Vector | None, momentum: float, change: Vector, dtype: torch.dtype) -> tuple[Vector, Vector]:
-    """μ·kept + change: as it is kept, and in full precision."""
+def _moved(kept: Vector | None, momentum: float, change: Vector, *, like: Vector) -> tuple[Vector, Vector]:
+    """μ·kept + change: as it is kept, in the format and place of `like`, and in full precision, where `change` is."""
     if kept is None:
-        return copied(change, dtype), change
-    if kept.dtype == change.dtype:
+        first = stored(change, like.dtype, like.device)
+        return copied(first) if first is change else first, change
+    if (kept.dtype, kept.device) == (change.dtype, change.device):
         kept *= momentum
         kept += change
         return kept, kept
-    now = copied(kept, change.dtype).mul_(momentum).add_(change)
+    now = copied(on(kept, change.device), change.dtype).mul_(momentum).add_(change)
     return kept.copy_(now), now

@@ -1,8 +1,8 @@
 """A block of the vector that rounds average, and the state of its rounds on one node.
 
 Blocks are a few megabytes.  All work on a model is done block by block, in parallel with training, so temporaries stay
-small and in the cache.  What a block keeps from round to round is on the device of the model, in the strategy's `state`
-format: float32, or bfloat16 for half of the memory.
+small and in the cache.  What a block keeps from round to round is in the strategy's `state` format, float32, or
+bfloat16 for half of the memory, and where its `memory` setting says, on the device of the model or on the host.
 """
 
 import math
@@ -21,7 +21,6 @@ from atoll.vectors import (
     Vector,
     all_finite,
     as_array,
-    copied,
     divide,
     empty,
     in_full,
@@ -29,6 +28,8 @@ from atoll.vectors import (
     lengths,
     minus,
     of_array,
+    on,
+    stored,
     times,
     zeros,
 )
@@ -101,6 +102,7 @@ class Block:
         absolute: bool,
         is_model: bool = True,
         device: torch.device,
+        home: torch.device | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> None:
         self.span = span
@@ -111,6 +113,7 @@ class Block:
         self._absolute = absolute
         self._is_model = is_model
         self._device = device
+        self._home = home or device
         self._dtype = dtype
         self.agreed: Vector | None = None
         """The values that all members agreed on in their last round, as they are kept."""
@@ -147,12 +150,17 @@ class Block:
 
     @property
     def origin(self) -> Vector | None:
-        """What members' values are changes of, as it is kept; `None` where they bring changes, or gradients."""
-        return self.agreed if self._absolute and self._is_model else None
+        """What members' values are changes of, on the device; `None` where they bring changes, or gradients."""
+        return self._agreed_here if self._absolute and self._is_model else None
+
+    @property
+    def _agreed_here(self) -> Vector:
+        """The values that were agreed on, in the format in which they are kept, on the device."""
+        return zeros(0, self._device) if self.agreed is None else on(self.agreed, self._device)
 
     def kept(self, values: Vector) -> Vector:
         """Values as the block keeps them."""
-        return values if values.dtype == self._dtype else copied(values, self._dtype)
+        return stored(values, self._dtype, self._home)
 
     def receive(self, result: Reduced, own: Contribution) -> Received:
         """Examines a round's result.  All members have the same bytes and decide alike."""
@@ -162,8 +170,8 @@ class Block:
             is_nothing = weight == 0 and all_finite(result.total)
             return Received(Examined() if is_nothing else None, unsent=kept)
         mean = divide(result.total, weight)
-        agreed = zeros(0, self._device) if self.agreed is None else self.agreed
-        changes = [Change(mean, 1.0, self.origin), Change(agreed)]
+        agreed = self._agreed_here
+        changes = [Change(mean, 1.0, agreed if self._absolute and self._is_model else None), Change(agreed)]
         changed, was, left = lengths([*changes, Change(agreed[:0] if unsent is None else unsent)])
         kept = None if unsent is None or not math.isfinite(left) else self.kept(unsent)
         if not math.isfinite(changed):
@@ -174,8 +182,7 @@ class Block:
             missed = torch.div(sent, own.weight, out=empty(len(sent), sent.device))
             missed = torch.sub(mean, missed, out=missed)
         if not self._absolute:
-            assert self.agreed is not None
-            mean += in_full(self.agreed)
+            mean += in_full(agreed)
         examined = Examined(changed**2, own.moved**2, was**2 + self._usual**2, gave=own.weight > 0, counts=True)
         return Received(examined, mean, kept, missed)
 
@@ -225,8 +232,7 @@ class Block:
         if self._not_own is not None:
             given = minus(given, self._not_own)
         if not self._absolute:
-            assert self.agreed is not None
-            given = minus(given, self.agreed)
+            given = minus(given, self._agreed_here)
         given = self.feedback.given(given if weight == 1 else times(given, weight))
         moved = lengths([Change(given, 1 / weight if weight else 1.0, self.origin)])[0]
         return Contribution(given, weight, moved) if math.isfinite(moved) or all_finite(given) else None
@@ -251,7 +257,7 @@ class Block:
 
     def load(self, saved: Saved) -> None:
         if "kept" in saved:
-            self.feedback.keep(of_array(saved["kept"], self._device, self._dtype))
+            self.feedback.keep(of_array(saved["kept"], self._home, self._dtype))
         if "unused" in saved:
             self._ahead.give_back(of_array(saved["unused"], self._device))
 

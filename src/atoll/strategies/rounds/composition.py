@@ -14,7 +14,7 @@ from atoll.strategies.parts.outer import Outer, TakeMean
 from atoll.strategies.parts.part import Part, part
 from atoll.strategies.parts.when import When
 from atoll.strategies.replica import Quantity
-from atoll.vectors import Vector
+from atoll.vectors import CPU, Vector
 
 __all__ = ["Meeting", "Post", "RoundParts", "Who"]
 
@@ -31,6 +31,8 @@ class Meeting:
     """Whether the global batch size stays the same while nodes are unreachable: the others then use larger batches."""
     state: Literal["float32", "bfloat16"] = "float32"
     """The number format of what a node keeps between rounds: what was agreed on, what was not sent, momentum."""
+    memory: Literal["device", "host"] = "device"
+    """Where a node keeps it: on the model's device, or in the host's memory, which is slower than a GPU's."""
     handover: Literal["auto", "model", "optimizer"] = "auto"
     """The state that a new node receives; `auto`: also the optimiser state where gradients are averaged, since models
     then stay equal only while their optimisers do.
@@ -87,6 +89,10 @@ class RoundParts:
     """The members of each round; default: all reachable members."""
     post: Post | None = None
     """What is made of a mean of gradients."""
+
+    def home(self, device: torch.device) -> torch.device:
+        """Where a model on a device keeps what it keeps between rounds."""
+        return CPU if self.meeting.memory == "host" else device
 
     @property
     def dtype(self) -> torch.dtype:

@@ -136,13 +136,14 @@ class Exchange:
         self, meeting: Round, tail: Numbers, via: str, block: Block, snapshot: Vector | None
     ) -> ExchangedBlock | None:
         offload = self._replica.world.offload
-        own = await offload(lambda: block.payload(snapshot, float(tail[0])), values=block.size)
+        weight = float(tail[0])
+        own, origin = await offload(lambda: (block.payload(snapshot, weight), block.origin), values=block.size)
         if own is None:
             if not block.is_handed:
                 self._refuse(meeting.name, "not finite")
             snapshot, own = None, block.unsent()
             Trailer.silence(tail, len(self._replica.members), self._buffers)
-        result = await self._reduce(replace(meeting, origin=block.origin), own.values, tail, via)
+        result = await self._reduce(replace(meeting, origin=origin), own.values, tail, via)
         if result is None:
             return None
         received = await offload(partial(block.receive, result, own), values=block.size)

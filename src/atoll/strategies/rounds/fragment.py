@@ -128,6 +128,7 @@ def cut(replica: Replica, parts: RoundParts, *, absolute: bool, is_model: bool) 
                     absolute=absolute,
                     is_model=is_model,
                     device=replica.device,
+                    home=parts.home(replica.device),
                     dtype=parts.dtype,
                 )
                 for first in range(start, max(stop, start + 1), largest)

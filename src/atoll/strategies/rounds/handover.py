@@ -24,7 +24,7 @@ from atoll.strategies.replica import MOST_WORK, Replica, Work
 from atoll.strategies.rounds.lineage import Agreement, Common
 from atoll.strategies.talk import Spawn
 from atoll.trace import ContributionRefused
-from atoll.vectors import Numbers, Vector, all_finite, bytes_of, copied
+from atoll.vectors import Numbers, Vector, all_finite, bytes_of, copied, stored
 from atoll.world.base import Lane, Message
 from atoll.world.hearing import hear
 
@@ -63,6 +63,7 @@ class Handover:
         buffers: how many buffers the model has.
         held: returns this node's values of the agreement that its view continues from, one vector per block, and its
             buffers; `None` while that is not settled.
+        home: where values are kept.
         optimizer: whether to ask for the host's optimiser state too.
     """
 
@@ -74,11 +75,13 @@ class Handover:
         buffers: int,
         held: Callable[[], list[Vector] | None],
         *,
+        home: torch.device,
         optimizer: bool = False,
     ) -> None:
         self._replica = replica
         self._sizes = sizes
         self._dtype = dtype
+        self._home = home
         self._buffers = buffers
         self._held = held
         self._optimizer = optimizer
@@ -156,9 +159,9 @@ class Handover:
         self._part = None
 
     def _blocks(self, data: NDArray[np.uint8]) -> list[Vector]:
-        """The blocks of a state that has arrived, on the device of the model."""
+        """The blocks of a state that has arrived, where they are kept."""
         values = torch.split(torch.from_numpy(data).view(self._dtype), self._sizes)
-        return [copied(each).to(self._replica.device) for each in values]
+        return [stored(copied(each), self._dtype, self._home) for each in values]
 
     async def _take_memory(self, host: str, view: View) -> Saved:
         await self._replica.world.peer(host).send(ASK, _request(view, MEMORY), lane=Lane.CONTROL)

@@ -78,7 +78,13 @@ class ModelRounds(Talk):
         sizes = [span.stop - span.start for span in spans]
         optimizer = parts.meeting.handover == "optimizer"
         self._handover = Handover(
-            replica, sizes, parts.dtype, len(self._driver.buffers), self._to_hand_out, optimizer=optimizer
+            replica,
+            sizes,
+            parts.dtype,
+            len(self._driver.buffers),
+            self._to_hand_out,
+            home=parts.home(replica.device),
+            optimizer=optimizer,
         )
 
     def prepare(self) -> None:

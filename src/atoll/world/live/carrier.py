@@ -44,6 +44,11 @@ class Carrier(abc.ABC):
     def via(self) -> str | None:
         """The node that relays the frames; `None` if the carrier leads directly to the peer."""
 
+    @property
+    def strands(self) -> "tuple[Carrier, ...]":
+        """The connections that it consists of."""
+        return (self,)
+
     @abc.abstractmethod
     async def send(self, kind: Kind, number: int = 0, offset: int = 0, payload: Sequence[Buffer] = ()) -> None:
         """Sends a frame; returns when the operating system has accepted it."""

@@ -18,6 +18,7 @@ from atoll.world.live.carrier import Carrier, secure
 from atoll.world.live.hello import HANDSHAKE_S, LATER_S
 from atoll.world.live.keys import Address
 from atoll.world.live.session import Session
+from atoll.world.live.strands import StripedCarrier
 
 __all__ = ["DIAL_EVERY_S", "Dialer"]
 
@@ -73,7 +74,7 @@ class Dialer:
                 await _wait(changed, LATER_S)
                 if not self._should_dial(session, lane):
                     continue
-            if len(attempts) < ATTEMPTS:
+            if len(attempts) < (1 if session.direct(lane) else ATTEMPTS):
                 for address in self._addresses(session.name):
                     work = self._dial(session, lane, address)
                     attempt = self._host.spawn(work, f"an attempt to reach {session.name}")
@@ -82,7 +83,8 @@ class Dialer:
             await _wait(changed, DIAL_EVERY_S)
 
     def _should_dial(self, session: Session, lane: Lane) -> bool:
-        if not self._host.addresses.get(session.name) or session.direct(lane):
+        now = session.direct(lane)
+        if not self._host.addresses.get(session.name) or (now and len(now.strands) == session.wanted_strands(lane)):
             return False
         if lane is Lane.CONTROL:
             return True
@@ -94,30 +96,54 @@ class Dialer:
         return [each for each in self._host.addresses[name] if self._left_alone.get((name, each), 0.0) <= now]
 
     async def _dial(self, session: Session, lane: Lane, address: Address) -> None:
-        loop = asyncio.get_running_loop()
         carrier: Carrier | None = None
-        sock = None
+        opened: list[Carrier] = []
         try:
             async with asyncio.timeout(HANDSHAKE_S):
-                [(family, kind, proto, _, where), *_] = await loop.getaddrinfo(*address, type=socket.SOCK_STREAM)
-                sock = socket.socket(family, kind, proto)
-                sock.settimeout(0)
-                self._host.pin(sock)
-                await loop.sock_connect(sock, where)
-                carrier, identity = await secure(sock, self._context, lane=lane, dialled=True)
+                identity = await self._connect(opened, session.wanted_strands(lane), lane, address)
+                carrier = opened[0] if len(opened) == 1 else StripedCarrier(opened)
                 if not await self._host.introduce(session, carrier, identity):
                     carrier.close()
         except FrameError as error:
             self._host.refused(session.name, f"at {address[0]}:{address[1]}: {error}")
             self._left_alone[session.name, address] = time.monotonic() + REFUSED_S
-            _close(carrier, sock)
+            _close(opened)
         except (OSError, TimeoutError, ValueError, OverflowError) as error:  # the system may reject an address
             log.debug("%s at %s:%d is not reached: %s", session.name, *address, error or "too slow")
-            _close(carrier, sock)
+            _close(opened)
+            if session.direct(lane):
+                session.has_too_many_strands(lane)
         except asyncio.CancelledError:
             if carrier is None or session.carrier(lane) is not carrier:
-                _close(carrier, sock)
+                _close(opened)
             raise
+
+    async def _connect(self, opened: list[Carrier], count: int, lane: Lane, address: Address) -> str | None:
+        """Adds connections to `opened`; returns the peer's identity."""
+        loop = asyncio.get_running_loop()
+        [(family, kind, proto, _, where), *_] = await loop.getaddrinfo(*address, type=socket.SOCK_STREAM)
+        identities: set[str | None] = set()
+
+        async def connect() -> None:
+            sock = socket.socket(family, kind, proto)
+            try:
+                sock.settimeout(0)
+                self._host.pin(sock)
+                await loop.sock_connect(sock, where)
+                carrier, identity = await secure(sock, self._context, lane=lane, dialled=True)
+            except BaseException:
+                sock.close()
+                raise
+            opened.append(carrier)
+            identities.add(identity)
+
+        found = await asyncio.gather(*(connect() for _ in range(count)), return_exceptions=True)
+        for each in found:
+            if each is not None:
+                raise each
+        if len(identities) > 1:
+            raise FrameError("one address, and several nodes")
+        return identities.pop()
 
 
 async def _wait(changed: asyncio.Event, seconds: float) -> None:
@@ -126,8 +152,6 @@ async def _wait(changed: asyncio.Event, seconds: float) -> None:
             await changed.wait()
 
 
-def _close(carrier: Carrier | None, sock: socket.socket | None) -> None:
-    if carrier:
+def _close(opened: list[Carrier]) -> None:
+    for carrier in opened:
         carrier.close()
-    elif sock:
-        sock.close()

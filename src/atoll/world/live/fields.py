@@ -29,14 +29,14 @@ class Fields:
         self._found = found
         self._what = what
 
-    def text(self, key: str, *, most: int = 256) -> str:
-        value = self._found.get(key)
+    def text(self, key: str, default: str | None = None, *, most: int = 256) -> str:
+        value = self._found.get(key, default)
         if not isinstance(value, str) or len(value) > most:
             raise self._wrong(key, f"a text of at most {most} characters")
         return value
 
-    def whole(self, key: str, least: int, most: int) -> int:
-        value = self._found.get(key)
+    def whole(self, key: str, least: int, most: int, default: int | None = None) -> int:
+        value = self._found.get(key, default)
         if type(value) is not int or not least <= value <= most:
             raise self._wrong(key, f"a whole number from {least} to {most}")
         return value

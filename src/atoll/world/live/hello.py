@@ -8,6 +8,7 @@ from atoll.world.base import Lane
 from atoll.world.live.fields import Fields
 from atoll.world.live.keys import Address
 from atoll.world.live.queues import Position
+from atoll.world.live.strands import MOST_STRANDS, Strand
 
 __all__ = ["HANDSHAKE_S", "LARGEST_LIFE", "LATER_S", "Hello"]
 
@@ -35,6 +36,8 @@ class Hello:
     have: Position
     """How much it has received from that process."""
     listen: list[Address]
+    strand: Strand
+    """The place of this connection among those that were opened together."""
 
     @classmethod
     def parse(cls, found: dict[str, Any]) -> "Hello":
@@ -46,6 +49,7 @@ class Hello:
         have = found.get("have")
         if not isinstance(have, list) or len(have) != 2:
             raise FrameError("malformed HELLO frame: have: expected two whole numbers")
+        count = fields.whole("strands", 1, MOST_STRANDS, 1)
         position = Fields({"number": have[0], "bytes": have[1]}, "HELLO frame")
         return cls(
             run=fields.text("run"),
@@ -56,6 +60,7 @@ class Hello:
             your_life=fields.whole("your_life", 0, LARGEST_LIFE),
             have=(position.whole("number", 0, LARGEST_POSITION), position.whole("bytes", 0, LARGEST_POSITION)),
             listen=fields.addresses("listen"),
+            strand=Strand(fields.whole("strand", 0, count - 1, 0), count, fields.text("together", "")),
         )
 
     def position_for(self, life: int) -> Position:

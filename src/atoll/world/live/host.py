@@ -29,6 +29,7 @@ from atoll.world.live.news import News
 from atoll.world.live.registry import KEY_IN_USE, Registry
 from atoll.world.live.routes import RelayRoutes
 from atoll.world.live.session import Session
+from atoll.world.live.strands import Strand, Strands
 
 __all__ = ["TAKEN", "Host", "best_congestion"]
 
@@ -103,6 +104,7 @@ class Host:
         self.sent_bytes = 0
         self.routes = RelayRoutes(self)
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._strands = Strands()
         self.listener = Listener(self, identity.context(server=True) if encrypted else None)
         self.change = asyncio.Event()
         """Set, and replaced by a new event, when a route to a peer appears or disappears."""
@@ -200,10 +202,14 @@ class Host:
         if why:
             await carrier.send(Kind.REFUSE, payload=[why.encode()])
             return False
-        self._meet(session, hello)
         carrier.lane = hello.lane
-        await carrier.send(Kind.WELCOME, payload=[self._hello(session, hello.lane)])
-        session.attach(carrier, hello.position_for(self.life))
+        whole = await self._strands.gather(session.name, hello.strand, carrier)
+        if whole is None:
+            return True
+        self._meet(session, hello)
+        for strand in whole.strands:
+            await strand.send(Kind.WELCOME, payload=[self._hello(session, hello.lane)])
+        session.attach(whole, hello.position_for(self.life))
         return True
 
     def _why_not(self, session: Session, carrier: Carrier, hello: Hello) -> str:
@@ -239,7 +245,8 @@ class Host:
         if hello.listen:
             self.addresses[session.name] = hello.listen
 
-    def _hello(self, session: Session, lane: Lane) -> bytes:
+    def _hello(self, session: Session, lane: Lane, strand: Strand | None = None) -> bytes:
+        strand = strand or Strand()
         found = {
             "run": self.run_id,
             "name": self.name,
@@ -249,6 +256,9 @@ class Host:
             "your_life": session.life,
             "have": session.position(lane),
             "listen": self.own_addresses,
+            "strand": strand.place,
+            "strands": strand.count,
+            "together": strand.together,
         }
         return json.dumps(found).encode()
 
@@ -256,16 +266,20 @@ class Host:
 
     async def introduce(self, session: Session, carrier: Carrier, identity: str | None) -> bool:
         """Sends HELLO over a carrier; returns whether the carrier is used."""
-        await carrier.send(Kind.HELLO, payload=[self._hello(session, carrier.lane)])
-        head, payload = await carrier.receive()
-        if head.kind is Kind.REFUSE:
-            self.refused_by(session, read_reason(payload))
-            return False
-        if head.kind is not Kind.WELCOME:
-            raise FrameError(f"a hello that is answered with {head.kind.name}")
-        hello = Hello.parse(parse_json(payload))
-        if hello.name != session.name or hello.run != self.run_id or (identity is not None and identity != hello.id):
-            raise FrameError(f"a node that is not {session.name}, but {printable(repr(hello.name), 64)}")
+        strands = carrier.strands
+        for strand, place in zip(strands, Strand.some(len(strands)), strict=True):
+            await strand.send(Kind.HELLO, payload=[self._hello(session, carrier.lane, place)])
+        for strand in strands:
+            head, payload = await strand.receive()
+            if head.kind is Kind.REFUSE:
+                self.refused_by(session, read_reason(payload))
+                return False
+            if head.kind is not Kind.WELCOME:
+                raise FrameError(f"a hello that is answered with {head.kind.name}")
+            hello = Hello.parse(parse_json(payload))
+            there = printable(repr(hello.name), 64)
+            if hello.name != session.name or hello.run != self.run_id or identity not in (None, hello.id):
+                raise FrameError(f"a node that is not {session.name}, but {there}")
         holder = self._holder(session, hello)
         if holder:
             await carrier.send(Kind.REFUSE, payload=[holder.encode()])

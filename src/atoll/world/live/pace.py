@@ -60,6 +60,11 @@ class Pace:
         """The length of this lane's own part of the queue."""
 
     @property
+    def delivered(self) -> int:
+        """How many bytes were acknowledged."""
+        return self._delivered
+
+    @property
     def window(self) -> int:
         """How many bytes may be in flight."""
         if not self.rate:

@@ -171,9 +171,16 @@ class Inbox:
 
     sender: str
     position: Position = (0, 0)
+    taken_bytes: int = 0
+    """Bytes that were received."""
     twice_bytes: int = 0
     """Bytes that were received more than once."""
     _message: _Incoming | None = field(default=None)
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a part of a message is here."""
+        return self._message is not None
 
     def place(self, head: Head) -> memoryview | None:
         """Returns the buffer for the payload of a frame; `None`: a new buffer is used."""
@@ -189,6 +196,7 @@ class Inbox:
         are ignored; a gap raises `FrameError`.
         """
         number, done = self.position
+        self.taken_bytes += len(payload)
         if head.number < number:
             self.twice_bytes += len(payload)
             return None

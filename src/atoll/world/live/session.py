@@ -8,7 +8,6 @@ never wait behind bulk.  A peer that is silent for longer than a deadline is unr
 import asyncio
 import logging
 import time
-from collections import deque
 from typing import Any, Protocol
 
 from atoll.errors import FrameError
@@ -16,8 +15,8 @@ from atoll.world.base import Lane, Message
 from atoll.world.live.carrier import Carrier
 from atoll.world.live.frames import Head, Kind, parse_json, read_reason
 from atoll.world.live.keys import Address
-from atoll.world.live.pace import Pace, Sent
-from atoll.world.live.queues import Inbox, Outbox, Position
+from atoll.world.live.lane import LaneState
+from atoll.world.live.queues import Outbox, Position
 
 __all__ = ["LANES", "Session"]
 
@@ -29,36 +28,6 @@ SUSPECT_S = 0.5
 """After this time of silence a peer is taken for unreachable, or after four round trips if that is longer."""
 STUCK_S = 0.5
 """After this time without progress, beyond the expected time, a lane's connection is replaced."""
-
-
-class _Way:
-    """One lane: its queues, and its current carrier."""
-
-    def __init__(self, lane: Lane, peer: str) -> None:
-        self.lane = lane
-        self.wake = asyncio.Event()
-        self.outbox = Outbox(self.wake.set)
-        self.inbox = Inbox(peer)
-        self.carrier: Carrier | None = None
-        self.reader: asyncio.Task[None] | None = None
-        self.pace = Pace(time.monotonic())
-        self.sent: deque[tuple[Position, Sent]] = deque()
-        """Chunks that are not acknowledged."""
-        self.progress_at = 0.0
-        self.began_at = 0.0
-        self._via: str | None = None
-
-    def begin(self, carrier: Carrier, position: Position) -> None:
-        now = time.monotonic()
-        self.outbox.resume(position)
-        self.carrier = carrier
-        if self._via != carrier.via:  # another route: nothing is known about it
-            self._via = carrier.via
-            self.pace = Pace(now)
-        self.pace.limits_its_queue = carrier.limits_its_queue
-        self.pace.under_way = 0
-        self.sent.clear()
-        self.progress_at = self.began_at = now
 
 
 class Relays(Protocol):
@@ -110,7 +79,7 @@ class Session:
         """The peer's measurements of its links."""
         self.step_s = 0.0
         """How long the peer's training step takes."""
-        self._ways = {lane: _Way(lane, name) for lane in LANES}
+        self._ways = {lane: LaneState(lane, name) for lane in LANES}
         self._heard_at = 0.0
         self._gap_s = BEAT_S
         self.changed = asyncio.Event()
@@ -141,6 +110,14 @@ class Session:
 
     def position(self, lane: Lane) -> Position:
         return self._ways[lane].inbox.position
+
+    def wanted_strands(self, lane: Lane) -> int:
+        """Of how many connections a lane should consist."""
+        return self._ways[lane].strand_count.wanted
+
+    def has_too_many_strands(self, lane: Lane) -> None:
+        """So many connections could not be opened."""
+        self._ways[lane].strand_count.fails()
 
     def age_s(self, lane: Lane) -> float:
         """How long a lane has had its carrier."""
@@ -237,7 +214,7 @@ class Session:
 
     # Sending ---
 
-    async def _send(self, way: _Way) -> None:
+    async def _send(self, way: LaneState) -> None:
         """Sends the messages of an outbox, within the window of its pace."""
         while True:
             carrier = way.carrier
@@ -283,6 +260,7 @@ class Session:
                 continue
             self._post(control, Kind.BEAT, number=time.monotonic_ns())
             self._look_for_progress(now)
+            self._ways[Lane.BULK].look_at_its_rate(now, self.least_round_trip_s)
 
     def _deadline_s(self) -> float:
         return max(SUSPECT_S, 4 * self.round_trip_s, 3 * self._gap_s)
@@ -317,7 +295,7 @@ class Session:
 
     # Receiving ---
 
-    async def _read(self, way: _Way, carrier: Carrier) -> None:
+    async def _read(self, way: LaneState, carrier: Carrier) -> None:
         try:
             while True:
                 head, payload = await carrier.receive(way.inbox.place)
@@ -343,7 +321,7 @@ class Session:
         else:
             self._gap_s += 0.02 * (max(gap, BEAT_S) - self._gap_s)
 
-    async def _take(self, way: _Way, carrier: Carrier, head: Head, payload: memoryview) -> None:
+    async def _take(self, way: LaneState, carrier: Carrier, head: Head, payload: memoryview) -> None:
         if head.kind in (Kind.OPEN, Kind.PART, Kind.VOID):
             whole = way.inbox.take(head, payload, time.monotonic())
             number, offset = way.inbox.position
@@ -373,7 +351,7 @@ class Session:
         else:
             raise FrameError(f"a frame of kind {head.kind.name} in the middle of a session")
 
-    def _acknowledged(self, way: _Way, position: Position) -> None:
+    def _acknowledged(self, way: LaneState, position: Position) -> None:
         now = time.monotonic()
         way.outbox.acknowledge(position)
         while way.sent and way.sent[0][0] <= position:

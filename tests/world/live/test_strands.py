@@ -1,0 +1,204 @@
+"""Several connections for one lane: in order, as many as make it faster, and opened again after one of them is lost."""
+
+import asyncio
+import os
+import random
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atoll.errors import FrameError
+from atoll.world.base import Lane
+from atoll.world.live.carrier import Carrier, secure
+from atoll.world.live.frames import Kind
+from atoll.world.live.strands import MOST_STRANDS, Strand, StrandCount, Strands, StripedCarrier
+from atoll.world.live.world import LiveWorld
+from tests.world.live.loopback import nodes
+
+
+@asynccontextmanager
+async def both_ends(count: int) -> AsyncIterator[tuple[StripedCarrier, StripedCarrier]]:
+    """A striped carrier, on both sides."""
+    loop = asyncio.get_running_loop()
+    dialled, accepted = list[Carrier](), list[Carrier]()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        for _ in range(count):
+            one = socket.socket()
+            one.settimeout(0)
+            await loop.sock_connect(one, server.getsockname())
+            other, _ = server.accept()
+            other.settimeout(0)
+            dialled.append((await secure(one, None, lane=Lane.BULK, dialled=True))[0])
+            accepted.append((await secure(other, None, lane=Lane.BULK, dialled=False))[0])
+    ends = StripedCarrier(dialled), StripedCarrier(accepted)
+    try:
+        yield ends
+    finally:
+        for end in ends:
+            end.close()
+        await asyncio.sleep(0.01)  # sockets are closed when the loop has let go of them
+
+
+@pytest.mark.parametrize("count", [2, 5])
+def test_frames_stay_in_order(count: int) -> None:
+    draw = random.Random(count)
+    sizes = [draw.choice([0, 1, 1000, 300_000]) for _ in range(200)]
+
+    async def send(sender: StripedCarrier) -> None:
+        for number, size in enumerate(sizes):
+            if size == 1:
+                sender.post(Kind.ACK, number, payload=b"x")
+            else:
+                await sender.send(Kind.PART, number, payload=[bytes([number % 251]) * size])
+
+    async def run() -> None:
+        async with asyncio.timeout(20), both_ends(count) as (sender, receiver):
+            sending = asyncio.create_task(send(sender))
+            for number, size in enumerate(sizes):
+                head, payload = await receiver.receive()
+                assert (head.number, head.size) == (number, size)
+                assert size == 1 or bytes(payload) == bytes([number % 251]) * size
+            await sending
+            sender.close()
+            with pytest.raises(ConnectionResetError):
+                await sender.send(Kind.PART)
+
+    asyncio.run(run())
+
+
+def test_a_sender_that_gives_up_leaves_no_gap() -> None:
+    """The receiver waits for each frame in its turn."""
+
+    async def run() -> None:
+        async with asyncio.timeout(20), both_ends(2) as (sender, receiver):
+            large = bytes(4 << 20)
+            sending = [asyncio.create_task(sender.send(Kind.PART, number, payload=[large])) for number in range(6)]
+            await asyncio.sleep(0.05)
+            sending[4].cancel()
+            for number in range(6):
+                head, _ = await receiver.receive()
+                assert head.number == number
+
+    asyncio.run(run())
+
+
+def test_all_strands_end_with_one_of_them() -> None:
+    async def run() -> None:
+        async with asyncio.timeout(20), both_ends(3) as (sender, receiver):
+            receiver.strands[1].close()
+
+            async def send_much() -> None:
+                while True:
+                    await sender.send(Kind.PART, payload=[bytes(1 << 20)])
+
+            with pytest.raises(OSError, match="."):  # noqa: RUF043 - whatever the system says
+                await send_much()
+            assert all(strand.closed for strand in sender.strands)
+
+    asyncio.run(run())
+
+
+@given(st.floats(1e3, 1e9), st.integers(1, 100), st.booleans())
+def test_as_many_strands_as_make_it_faster(one: float, most: int, tolerates_loss: bool) -> None:  # noqa: FBT001
+    """Each strand adds as much, until the path is full."""
+    found, changes = StrandCount(), 0
+    for _ in range(400):
+        before = found.wanted
+        rate = one * min(before, most)
+        found.observe(0.125, int(rate * 0.125), count=before, round_trip_s=0.08, tolerates_loss=tolerates_loss)
+        changes += found.wanted != before
+    best = one * min(most, MOST_STRANDS)
+    if not tolerates_loss:
+        assert one * min(found.wanted, most) > best / 1.5
+    assert found.wanted <= min(MOST_STRANDS, 2 * most)
+    assert changes <= 6
+
+
+@pytest.mark.parametrize(("round_trip_s", "tolerates_loss", "rate"), [(0.001, False, 1e6), (0.08, True, 12e6)])
+def test_one_connection_is_enough(round_trip_s: float, tolerates_loss: bool, rate: float) -> None:  # noqa: FBT001
+    """On a short path, or where losses do not matter and little is in flight."""
+    found = StrandCount()
+    for _ in range(100):
+        found.observe(1.0, int(rate), count=1, round_trip_s=round_trip_s, tolerates_loss=tolerates_loss)
+    assert found.wanted == 1
+
+
+def test_a_long_fat_path_needs_several_whatever_they_tolerate() -> None:
+    found = StrandCount()
+    for _ in range(3):
+        found.observe(1.0, 30_000_000, count=1, round_trip_s=0.2, tolerates_loss=True)
+    assert found.wanted == 2
+    found.fails()
+    for _ in range(30):
+        found.observe(1.0, 30_000_000, count=1, round_trip_s=0.2, tolerates_loss=True)
+    assert found.wanted == 1, "so many could not be opened"
+
+
+def test_strands_that_come_together_are_one_carrier() -> None:
+    async def run() -> None:
+        async with both_ends(3) as (_, accepted):
+            strands, places = Strands(), Strand.some(3)
+            found = await asyncio.gather(
+                *(strands.gather("a", places[place], accepted.strands[place]) for place in (2, 0, 1))
+            )
+            [whole] = [each for each in found if each is not None]
+            assert whole.strands == accepted.strands
+            assert await strands.gather("a", Strand(), accepted.strands[0]) is accepted.strands[0]
+
+    asyncio.run(run())
+
+
+def test_strands_of_which_one_is_missing_are_waited_for() -> None:
+    async def run() -> None:
+        async with both_ends(3) as (_, accepted):
+            strands, places = Strands(), Strand.some(3)
+            waiting = [
+                asyncio.create_task(strands.gather("a", places[each], accepted.strands[each])) for each in (2, 0)
+            ]
+            await asyncio.sleep(0.01)
+            assert not any(each.done() for each in waiting)
+            with pytest.raises(FrameError, match="twice"):
+                await strands.gather("a", places[2], accepted.strands[1])
+            for each in waiting:
+                each.cancel()
+
+    asyncio.run(run())
+
+
+async def _striped(worlds: dict[str, LiveWorld], count: int) -> None:
+    """Returns when bulk goes over so many connections."""
+    for one, other in (("a", "b"), ("b", "a")):
+        session = worlds[one].host.sessions[other]
+        session._ways[Lane.BULK].strand_count.wanted = count
+        while len(getattr(session.direct(Lane.BULK), "strands", ())) != count:
+            await session.changed.wait()
+
+
+@pytest.mark.parametrize("encrypted", [True, False])
+def test_bulk_goes_over_several_connections_and_goes_on_when_one_is_lost(encrypted: bool) -> None:  # noqa: FBT001
+    async def run() -> None:
+        async with nodes(("a", "b"), encrypted=encrypted) as worlds, asyncio.timeout(30):
+            await worlds["a"].host.wait_straight("b", Lane.BULK)
+            for count in (4, 1, 3):
+                await _striped(worlds, count)
+                bodies = [os.urandom(size) for size in (30_000_000, 10, 3_000_000)]
+                sending = [
+                    asyncio.create_task(worlds[one].peer(other).send("x", body=body))
+                    for one, other in (("a", "b"), ("b", "a"))
+                    for body in bodies
+                ]
+                await asyncio.sleep(0.02)
+                carrier = worlds["b"].host.sessions["a"].direct(Lane.BULK)
+                assert carrier is not None
+                carrier.strands[-1].close()
+                for one, other in (("a", "b"), ("b", "a")):
+                    for body in bodies:
+                        assert bytes((await worlds[one].peer(other).receive("x")).body) == body
+                await asyncio.gather(*sending)
+                await worlds["a"].host.wait_straight("b", Lane.BULK)
+
+    asyncio.run(run())
