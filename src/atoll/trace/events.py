@@ -112,6 +112,8 @@ class WayMeasured(Event):
     round_trip_s: float
     rate: float
     """Bytes a second of bulk messages; 0 if there were none."""
+    connections: int = 1
+    """Of how many connections the bulk lane consists."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -105,3 +105,10 @@ def test_a_connection_that_limits_its_queue_is_kept_busy_while_a_lost_packet_is_
     pace.limits_its_queue = True
     assert delivered_share(pace, 12.5e6, 0.08) > 0.95
     assert delivered_share(Pace(0.0), 12.5e6, 0.08) < 0.93  # the others run out of data
+
+
+def test_several_connections_have_room_for_several() -> None:
+    pace = Pace(0.0)
+    one = pace.window
+    pace.strands = 8
+    assert pace.window == 8 * one, "of a slow path too: each of them loses packets of its own"

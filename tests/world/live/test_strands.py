@@ -118,6 +118,16 @@ def test_as_many_strands_as_make_it_faster(one: float, most: int, tolerates_loss
     assert changes <= 6
 
 
+def test_strands_are_counted_again_on_a_path_that_has_become_slower() -> None:
+    """A connection is fast until it loses its first packet."""
+    found = StrandCount()
+    for second in range(200):
+        rate = 1e7 if second < 8 else 3e5 * found.wanted
+        found.observe(1.0, int(rate), count=found.wanted, round_trip_s=0.08, tolerates_loss=False)
+        assert second != 20 or found.wanted == 1
+    assert found.wanted == MOST_STRANDS
+
+
 @pytest.mark.parametrize(("round_trip_s", "tolerates_loss", "rate"), [(0.001, False, 1e6), (0.08, True, 12e6)])
 def test_one_connection_is_enough(round_trip_s: float, tolerates_loss: bool, rate: float) -> None:  # noqa: FBT001
     """On a short path, or where losses do not matter and little is in flight."""

@@ -42,6 +42,7 @@ class LaneState:
             self._via = carrier.via
             self.pace, self.strand_count = Pace(now), StrandCount()
         self.pace.limits_its_queue = carrier.limits_its_queue
+        self.pace.strands = len(carrier.strands)
         self.pace.under_way = 0
         self.sent.clear()
         self.progress_at = self.began_at = now

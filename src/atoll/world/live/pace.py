@@ -49,6 +49,8 @@ class Pace:
         """Whether the connection itself keeps queues short (BBR).  The window then has room for one more round trip:
         after a loss TCP delivers nothing for that long, and must not run out of data meanwhile.
         """
+        self.strands = 1
+        """Of how many connections it is the pace.  Several are there because of losses: they need the same room."""
         self._delivered = 0
         self._delivered_at = now
         self._rates: deque[tuple[float, float]] = deque()
@@ -67,11 +69,12 @@ class Pace:
     @property
     def window(self) -> int:
         """How many bytes may be in flight."""
+        least = LEAST_WINDOW * self.strands
         if not self.rate:
-            return LEAST_WINDOW
-        round_trips = 2 if self.limits_its_queue else 1
+            return least
+        round_trips = 2 if self.limits_its_queue or self.strands > 1 else 1
         room = self.rate * (round_trips * self.round_trip_s + self._queue_s)
-        return max(LEAST_WINDOW, int(room * (STARTUP_GAIN if self._starting else 1.0)))
+        return max(least, int(room * (STARTUP_GAIN if self._starting else 1.0)))
 
     @property
     def chunk(self) -> int:

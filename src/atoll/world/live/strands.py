@@ -20,8 +20,12 @@ __all__ = ["MOST_STRANDS", "WARM_S", "Strand", "StrandCount", "Strands", "Stripe
 MOST_STRANDS = 16
 MEASURED_S = 2.0
 """How long a lane must have been busy before its rate is known."""
-WARM_S = 1.0
-"""How long after it was opened a connection is not measured."""
+WARM_S = 3.0
+"""How long after it was opened a connection is not measured: it has lost nothing yet."""
+PATIENCE_S = 10.0
+"""The same once it is known how many strands to have."""
+SLOWER = 2.0
+"""By this factor a path must have become slower for its strands to be counted again."""
 GAIN = 1.25
 """By this factor at least twice the strands must be faster to be kept."""
 LEAST_ROUND_TRIP_S = 0.01
@@ -138,19 +142,23 @@ class Strands:
 
 
 class StrandCount:
-    """How many strands a lane should have: twice as many, as long as that makes it faster."""
+    """How many strands a lane should have: twice as many, as long as that makes it faster.  If the path becomes slower
+    later, they are counted again.
+    """
 
     def __init__(self) -> None:
         self.wanted = 1
-        self._rate = 0.0
-        """With half as many."""
-        self._is_found = False
+        self._before = 0.0
+        """The rate with half as many; 0: so many are the first."""
+        self._settled: float | None = None
+        """The rate when it was found that more are not faster."""
+        self._patience_s = MEASURED_S
         self._busy_s = 0.0
         self._moved = 0
 
     def fails(self) -> None:
         """So many could not be opened."""
-        self.wanted, self._is_found = 1, True
+        self.wanted, self._settled = 1, 0.0
 
     def observe(self, seconds: float, moved: int, *, count: int, round_trip_s: float, tolerates_loss: bool) -> None:
         """Records that a lane with `count` strands was busy, and how many bytes were moved meanwhile.
@@ -162,16 +170,22 @@ class StrandCount:
             round_trip_s: of the path.
             tolerates_loss: whether lost packets do not slow a connection down (BBR).
         """
-        if self._is_found or count != self.wanted or round_trip_s < LEAST_ROUND_TRIP_S:
+        if count != self.wanted or round_trip_s < LEAST_ROUND_TRIP_S:
             return
         self._busy_s += seconds
         self._moved += moved
-        if self._busy_s < MEASURED_S:
+        if self._busy_s < self._patience_s:
             return
         rate = self._moved / self._busy_s
         self._busy_s, self._moved = 0.0, 0
+        if self._settled is not None:
+            if rate < self._settled / SLOWER:
+                self._settled, self._before = None, 0.0
+            return
+        self._patience_s = MEASURED_S
         may_be_faster = not tolerates_loss or rate / count * round_trip_s >= LONG_FAT_BYTES
-        if count > 1 and rate < GAIN * self._rate:
-            self.wanted, self._is_found = count // 2, True
+        if self._before and rate < GAIN * self._before:
+            self.wanted, self._settled = count // 2, self._before
+            self._patience_s = PATIENCE_S
         elif may_be_faster and count < MOST_STRANDS:
-            self.wanted, self._rate = 2 * count, rate
+            self.wanted, self._before = 2 * count, rate

@@ -235,7 +235,7 @@ class LiveWorld(World):
         while True:
             await asyncio.sleep(MEASURED_EVERY_S)
             for session in self.host.sessions.values():
-                carrier = session.carrier(Lane.CONTROL)
+                carrier, bulk = session.carrier(Lane.CONTROL), session.carrier(Lane.BULK)
                 if carrier is not None and session.reachable:
                     self.record(
                         WayMeasured(
@@ -245,6 +245,7 @@ class LiveWorld(World):
                             via=carrier.via or "",
                             round_trip_s=session.round_trip_s,
                             rate=session.rate,
+                            connections=len(bulk.strands) if bulk else 0,
                         )
                     )
 
