@@ -41,8 +41,8 @@ from atoll.world.base import World
 SEEN = ("direct", "gather", "star")
 """Collectives in which the member that computes a sum sees each member's vector."""
 SUMS = tuple(dict.fromkeys(("direct", *COLLECTIVES)))
-"""All collectives.  `direct` comes first: no other sends fewer bytes over any uplink, or takes fewer latencies for as
-many bytes.
+"""All collectives.  `direct` comes first: none sends fewer bytes over any uplink, and among more than two members none
+takes fewer latencies for as many bytes.
 """
 
 __all__ = ["SUMS", "AgreedTopK", "Coded", "Plain", "Reduced", "Reduction", "carried", "fitting"]
