@@ -35,8 +35,6 @@ from atoll.world.live.world import LiveWorld
 
 __all__ = ["AtBoundary", "Kit", "RunNode", "build_node", "check_device", "until_the_end"]
 
-"""Called after every step, with a function that returns the node's state; the next step awaits its result."""
-
 
 class Kit:
     """The objects that all nodes of a run in one process share: task, examples, strategy, layout of islands.

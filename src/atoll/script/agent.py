@@ -19,7 +19,7 @@ from atoll.script.stages import Batch, Stages
 from atoll.state import Saved, section, under
 from atoll.strategies import Quantity, Talk, parse_strategy
 from atoll.trace import Computed, Tested, TrainingStarted, finite_measure
-from atoll.vectors import Vector, bytes_of, of_bytes
+from atoll.vectors import CPU, Vector, bytes_of, of_bytes
 from atoll.world.base import Lane
 from atoll.world.live.thread import WorldThread
 
@@ -213,8 +213,9 @@ class Agent:
         spans = [slice(start, min(start + most, size)) for start in range(0, size, most)]
         if world.name == first:
             blocks = await replica.touch(lambda: replica.read_blocks(spans))
+            bodies = [await world.offload(partial(_on_host, each), values=len(each)) for each in blocks]
             for name in world.peer_names:
-                self._thread.spawn(self._give_first_model(name, size, blocks))
+                self._thread.spawn(self._give_first_model(name, size, bodies))
             return
         theirs: list[Vector] = []
         while sum(map(len, theirs)) < size:
@@ -222,7 +223,7 @@ class Agent:
                 async with asyncio.timeout(FIRST_MODEL_S):
                     message = await world.peer(first).receive(FIRST_MODEL)
             except TimeoutError:
-                told = f"{first}, whose model all nodes begin with, sent nothing of it in {FIRST_MODEL_S:.0f} s"
+                told = f"{first}, whose model all nodes begin with, sent no part of it for {FIRST_MODEL_S:.0f} s"
                 raise AtollError(told) from None
             there = json.loads(message.head)
             if there != size or len(message.body) != 4 * (spans[len(theirs)].stop - spans[len(theirs)].start):
@@ -237,9 +238,8 @@ class Agent:
 
         await replica.touch(write)
 
-    async def _give_first_model(self, name: str, size: int, blocks: list[Vector]) -> None:
-        for values in blocks:
-            body = await self.world.offload(partial(bytes_of, values), values=len(values))
+    async def _give_first_model(self, name: str, size: int, bodies: list[memoryview]) -> None:
+        for body in bodies:
             await self.world.peer(name).send(FIRST_MODEL, json.dumps(size).encode(), body, lane=Lane.BULK)
 
     async def _save(self) -> Saved:
@@ -254,3 +254,8 @@ class Agent:
         replica = self._replica
         await replica.touch(lambda: replica.load(section("replica", saved)))
         self._talk.load(section("talk", saved))
+
+
+def _on_host(values: Vector) -> memoryview:
+    """The bytes of a vector, in the host's ordinary memory."""
+    return bytes_of(values.to(CPU))

@@ -215,6 +215,7 @@ async def _introduce(one: LiveWorld, other: LiveWorld) -> None:
     sock = socket.create_connection(other.host.own_addresses[0])
     sock.settimeout(0)
     carrier, identity = await secure(sock, one.host.identity.context(server=False), lane=Lane.CONTROL, dialled=True)
+    await one.host.greet(one.host.sessions[other.name], carrier)
     assert not await one.host.introduce(one.host.sessions[other.name], carrier, identity)
     await asyncio.sleep(0.2)
     assert "the key is in use by another process" in other.host.conflict

@@ -38,8 +38,11 @@ class GradientRounds(Talk):
         self._merged = False
         self._accepted: list[BlockOutcome] = []
         """The current round's results so far."""
-        meeting = Meeting(
-            steady=parts.meeting.steady, handover="model" if parts.meeting.handover == "model" else "optimizer"
+        meeting = replace(
+            parts.meeting,
+            overlap=False,
+            patience=Meeting().patience,
+            handover="model" if parts.meeting.handover == "model" else "optimizer",
         )
         self._models = ModelRounds(
             replica,

@@ -9,9 +9,10 @@ only one member has a model to continue from, the others receive its current mod
 A node that is alone holds no rounds.
 """
 
+import contextlib
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import partial
 
 import torch
 
@@ -66,7 +67,7 @@ class ModelRounds(Talk):
         self._lineage = Lineage([])
         self._was_alone = replica.group.is_alone
         """Whether the node was alone in the current or last view: nobody else holds its agreements from then."""
-        self._accepted: list[BlockOutcome] = []
+        self._accepted: deque[BlockOutcome] = deque()
         """Results that are agreed on, and not in the model yet."""
         self._before_round = START
         """The agreement that the current round began from."""
@@ -216,26 +217,33 @@ class ModelRounds(Talk):
 
     async def settle(self) -> None:
         while self._accepted:
-            accepted, self._accepted = self._accepted, []
-            await self._replica.touch(partial(self._change_model, accepted))
+            await self._replica.touch(self._change_model)
 
-    def _change_model(self, accepted: list[BlockOutcome]) -> None:
+    def _change_model(self) -> None:
+        """Brings results into the model; until then they wait, also if whoever began this is cancelled.  More may be
+        accepted meanwhile, on the event loop.
+        """
         model, replica = Quantity.PARAMETERS, self._replica
         changes: list[tuple[slice, Vector]] = []
-        for found in accepted:
+        for found in iter(self._next_accepted, None):
             span = found.block.span
             assert found.agreed is not None
-            agreed = found.agreed.values
+            agreed = used_here(found.agreed.values)
             steps = Steps(found.step, replica.steps - found.step, len(replica.members))
             if found.snapshot is None:
                 replica.write(model, agreed, span)
             elif not found.counts:
                 continue
             elif found.change is not None and steps.since > 0:
-                changes.append((span, found.change))
+                changes.append((span, used_here(found.change)))
             else:
                 replica.write(model, found.block.on_top(agreed, replica.read(model, span), found.snapshot, steps), span)
         replica.add_blocks(changes)
+
+    def _next_accepted(self) -> BlockOutcome | None:
+        with contextlib.suppress(IndexError):
+            return self._accepted.popleft()
+        return None
 
     # Who is here ---
 
@@ -329,7 +337,12 @@ class ModelRounds(Talk):
         values, more = await self._replica.touch(
             lambda: ([self._replica.read(model, span) for span in spans], self._replica.read(buffers))
         )
-        is_sound = await offload(lambda: all(map(all_finite, values)))
+        kept, is_sound = await offload(
+            lambda: (
+                [block.kept(each) for block, each in zip(self._driver.blocks, values, strict=True)],
+                all(map(all_finite, values)),
+            )
+        )
         await self._replica.group.until_free()
         if self._replica.group.view is not view:  # nodes joined or left meanwhile
             return
@@ -338,7 +351,7 @@ class ModelRounds(Talk):
         if not is_sound:  # the last agreed model is better
             self._common = self._lineage.held
         else:
-            self._common = [block.kept(each) for block, each in zip(self._driver.blocks, values, strict=True)]
+            self._common = kept
             self._begin_from(self._common)
         self._lineage.agreed(self._replica.group.view.name, 0, self._common)
         self._handover.changed()

@@ -18,7 +18,7 @@ from atoll.world.live.carrier import Carrier, secure
 from atoll.world.live.hello import HANDSHAKE_S, LATER_S
 from atoll.world.live.keys import Address
 from atoll.world.live.session import Session
-from atoll.world.live.strands import StripedCarrier
+from atoll.world.live.strands import Strand, StripedCarrier
 
 __all__ = ["DIAL_EVERY_S", "Dialer"]
 
@@ -41,6 +41,8 @@ class Dialing(Protocol):
 
     def pin(self, sock: socket.socket) -> None: ...
 
+    async def greet(self, session: Session, carrier: Carrier, strand: Strand) -> None: ...
+
     async def introduce(self, session: Session, carrier: Carrier, identity: str | None) -> bool: ...
 
     def refused(self, who: str, why: str) -> None: ...
@@ -62,7 +64,7 @@ class Dialer:
 
     async def keep(self, session: Session, lane: Lane) -> None:
         """Keeps trying to connect to a peer directly."""
-        attempts: set[asyncio.Task[None]] = set()
+        attempts: set[asyncio.Task[Any]] = set()
         while True:
             changed = session.changed
             if not self._should_dial(session, lane):
@@ -74,12 +76,15 @@ class Dialer:
                 await _wait(changed, LATER_S)
                 if not self._should_dial(session, lane):
                     continue
-            if len(attempts) < (1 if session.direct(lane) else ATTEMPTS):
-                for address in self._addresses(session.name):
-                    work = self._dial(session, lane, address)
-                    attempt = self._host.spawn(work, f"an attempt to reach {session.name}")
-                    attempts.add(attempt)
-                    attempt.add_done_callback(attempts.discard)
+            works: list[Coroutine[Any, Any, object]] = []
+            if session.direct(lane):
+                works = [] if attempts else [self._widen(session, lane)]
+            elif len(attempts) < ATTEMPTS:
+                works = [self._dial(session, lane, address) for address in self._addresses(session.name)]
+            for work in works:
+                attempt = self._host.spawn(work, f"an attempt to reach {session.name}")
+                attempts.add(attempt)
+                attempt.add_done_callback(attempts.discard)
             await _wait(changed, DIAL_EVERY_S)
 
     def _should_dial(self, session: Session, lane: Lane) -> bool:
@@ -95,36 +100,51 @@ class Dialer:
         now = time.monotonic()
         return [each for each in self._host.addresses[name] if self._left_alone.get((name, each), 0.0) <= now]
 
-    async def _dial(self, session: Session, lane: Lane, address: Address) -> None:
+    async def _widen(self, session: Session, lane: Lane) -> None:
+        """Replaces a connection by another number of them."""
+        for address in self._addresses(session.name):
+            if await self._dial(session, lane, address, session.wanted_strands(lane)):
+                return
+        session.cannot_widen(lane)
+
+    async def _dial(self, session: Session, lane: Lane, address: Address, count: int = 1) -> bool:
+        """Connects to a peer; returns whether the connection is used."""
         carrier: Carrier | None = None
         opened: list[Carrier] = []
         try:
             async with asyncio.timeout(HANDSHAKE_S):
-                identity = await self._connect(opened, session.wanted_strands(lane), lane, address)
+                identity = await self._connect(opened, session, lane, address, Strand.some(count))
                 carrier = opened[0] if len(opened) == 1 else StripedCarrier(opened)
                 if not await self._host.introduce(session, carrier, identity):
                     carrier.close()
+                    return False
         except FrameError as error:
             self._host.refused(session.name, f"at {address[0]}:{address[1]}: {error}")
             self._left_alone[session.name, address] = time.monotonic() + REFUSED_S
             _close(opened)
+            return False
         except (OSError, TimeoutError, ValueError, OverflowError) as error:  # the system may reject an address
             log.debug("%s at %s:%d is not reached: %s", session.name, *address, error or "too slow")
             _close(opened)
-            if session.direct(lane):
-                session.has_too_many_strands(lane)
+            return False
         except asyncio.CancelledError:
             if carrier is None or session.carrier(lane) is not carrier:
                 _close(opened)
             raise
+        return True
 
-    async def _connect(self, opened: list[Carrier], count: int, lane: Lane, address: Address) -> str | None:
-        """Adds connections to `opened`; returns the peer's identity."""
+    async def _connect(
+        self, opened: list[Carrier], session: Session, lane: Lane, address: Address, strands: list[Strand]
+    ) -> str | None:
+        """Adds connections to `opened`, in the order of `strands`, over which HELLO was sent; returns the peer's
+        identity.
+        """
         loop = asyncio.get_running_loop()
         [(family, kind, proto, _, where), *_] = await loop.getaddrinfo(*address, type=socket.SOCK_STREAM)
         identities: set[str | None] = set()
+        there: dict[int, Carrier] = {}
 
-        async def connect() -> None:
+        async def connect(strand: Strand) -> None:
             sock = socket.socket(family, kind, proto)
             try:
                 sock.settimeout(0)
@@ -134,10 +154,14 @@ class Dialer:
             except BaseException:
                 sock.close()
                 raise
-            opened.append(carrier)
+            there[strand.place] = carrier
             identities.add(identity)
+            await self._host.greet(session, carrier, strand)  # at once: a stranger without a HELLO takes a place
 
-        found = await asyncio.gather(*(connect() for _ in range(count)), return_exceptions=True)
+        try:
+            found = await asyncio.gather(*map(connect, strands), return_exceptions=True)
+        finally:
+            opened += [there[place] for place in sorted(there)]
         for each in found:
             if each is not None:
                 raise each

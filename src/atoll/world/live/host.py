@@ -29,7 +29,7 @@ from atoll.world.live.news import News
 from atoll.world.live.registry import KEY_IN_USE, Registry
 from atoll.world.live.routes import RelayRoutes
 from atoll.world.live.session import Session
-from atoll.world.live.strands import Strand, Strands
+from atoll.world.live.strands import MOST_STRANDS, Strand, Strands
 
 __all__ = ["TAKEN", "Host", "best_congestion"]
 
@@ -39,6 +39,8 @@ NEWS_EVERY_S = 1.0
 AGAIN_S = 1.0
 """A background task that fails with an unexpected error restarts after this time."""
 TAKEN = "the name is in use by another key"
+DESCRIPTORS = 512
+"""How many connections bulk may take: half of what most systems let a process have open."""
 CONFLICT_S = 2.0
 """How long a refusal is remembered; an attempt is made every half second."""
 
@@ -91,7 +93,8 @@ class Host:
         self._complaints = Complaints(on_refused)
         self._congestion = congestion
         self.life = int.from_bytes(os.urandom(6), "big") + 1
-        self.sessions = {each: Session(each, host=self) for each in names if each != name}
+        strands = max(1, min(MOST_STRANDS, DESCRIPTORS // len(names)))
+        self.sessions = {each: Session(each, host=self, most_strands=strands) for each in names if each != name}
         self.addresses: dict[str, list[Address]] = {}
         """The known addresses at which peers listen."""
         self.registry = Registry(self)
@@ -203,13 +206,17 @@ class Host:
             await carrier.send(Kind.REFUSE, payload=[why.encode()])
             return False
         carrier.lane = hello.lane
-        whole = await self._strands.gather(session.name, hello.strand, carrier)
+        whole = self._strands.add(session.name, hello.strand, carrier, life=hello.life)
         if whole is None:
             return True
-        self._meet(session, hello)
-        for strand in whole.strands:
-            await strand.send(Kind.WELCOME, payload=[self._hello(session, hello.lane)])
-        session.attach(whole, hello.position_for(self.life))
+        try:
+            self._meet(session, hello)
+            for strand in whole.strands:
+                await strand.send(Kind.WELCOME, payload=[self._hello(session, hello.lane)])
+            session.attach(whole, hello.position_for(self.life))
+        except BaseException:
+            whole.close()
+            raise
         return True
 
     def _why_not(self, session: Session, carrier: Carrier, hello: Hello) -> str:
@@ -224,7 +231,7 @@ class Host:
             return ""
         if carrier.via is not None and now.via is None:
             return "there is a straight way"
-        alike = (carrier.via is None) == (now.via is None)
+        alike = (carrier.via is None) == (now.via is None) and len(now.strands) == hello.strand.count
         if alike and now.dialled and self.name < session.name:
             return "there is a connection"
         if alike and not now.dialled and session.age_s(hello.lane) < DIAL_EVERY_S:
@@ -264,11 +271,13 @@ class Host:
 
     # Outgoing connections ---
 
+    async def greet(self, session: Session, carrier: Carrier, strand: Strand | None = None) -> None:
+        """Sends HELLO over a connection."""
+        await carrier.send(Kind.HELLO, payload=[self._hello(session, carrier.lane, strand)])
+
     async def introduce(self, session: Session, carrier: Carrier, identity: str | None) -> bool:
-        """Sends HELLO over a carrier; returns whether the carrier is used."""
+        """Waits for the answers to HELLO; returns whether the carrier is used."""
         strands = carrier.strands
-        for strand, place in zip(strands, Strand.some(len(strands)), strict=True):
-            await strand.send(Kind.HELLO, payload=[self._hello(session, carrier.lane, place)])
         for strand in strands:
             head, payload = await strand.receive()
             if head.kind is Kind.REFUSE:
@@ -282,10 +291,11 @@ class Host:
                 raise FrameError(f"a node that is not {session.name}, but {there}")
         holder = self._holder(session, hello)
         if holder:
-            await carrier.send(Kind.REFUSE, payload=[holder.encode()])
+            await strands[0].send(Kind.REFUSE, payload=[holder.encode()])
             return False
         now = session.carrier(carrier.lane)
-        if now and now.via is None and not (now.dialled or self.name < session.name):
+        is_alike = now is not None and now.via is None and len(now.strands) == len(strands)
+        if now and is_alike and not (now.dialled or self.name < session.name):
             return False  # the peer's own connection came first, and is kept
         self._meet(session, hello)
         session.attach(carrier, hello.position_for(self.life))
@@ -349,4 +359,5 @@ class Host:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self.listener.close()
+        self._strands.close()
         await asyncio.gather(*(session.close() for session in self.sessions.values()))

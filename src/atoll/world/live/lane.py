@@ -12,11 +12,14 @@ from atoll.world.live.strands import WARM_S, StrandCount
 
 __all__ = ["LaneState"]
 
+PAUSE_S = 1.0
+"""A process that looks later than that was paused."""
+
 
 class LaneState:
     """One lane: its queues, and its current carrier."""
 
-    def __init__(self, lane: Lane, peer: str) -> None:
+    def __init__(self, lane: Lane, peer: str, most_strands: int) -> None:
         self.lane = lane
         self.wake = asyncio.Event()
         self.outbox = Outbox(self.wake.set)
@@ -26,7 +29,8 @@ class LaneState:
         self.pace = Pace(time.monotonic())
         self.sent: deque[tuple[Position, Sent]] = deque()
         """Chunks that are not acknowledged."""
-        self.strand_count = StrandCount()
+        self._most_strands = most_strands
+        self.strand_count = StrandCount(most_strands)
         self._seen_at = 0.0
         self._seen_bytes = 0
         self._was_busy = False
@@ -40,7 +44,7 @@ class LaneState:
         self.carrier = carrier
         if self._via != carrier.via:  # another route: nothing is known about it
             self._via = carrier.via
-            self.pace, self.strand_count = Pace(now), StrandCount()
+            self.pace, self.strand_count = Pace(now), StrandCount(self._most_strands)
         self.pace.limits_its_queue = carrier.limits_its_queue
         self.pace.strands = len(carrier.strands)
         self.pace.under_way = 0
@@ -56,7 +60,8 @@ class LaneState:
         """Called regularly: while the lane is busy, its rate shows whether it should have more strands."""
         is_busy = self.outbox.waiting or self.inbox.is_under_way
         carrier, moved = self.carrier, self._moved_bytes
-        if carrier and carrier.via is None and is_busy and self._was_busy and now - self.began_at > WARM_S:
+        is_known = is_busy and self._was_busy and now - self._seen_at < PAUSE_S and now - self.began_at > WARM_S
+        if carrier and carrier.via is None and is_known:
             self.strand_count.observe(
                 now - self._seen_at,
                 moved - self._seen_bytes,

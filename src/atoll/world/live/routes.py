@@ -38,6 +38,8 @@ class Crossing(Protocol):
 
     def count(self, size: int) -> None: ...
 
+    async def greet(self, session: Session, carrier: Carrier) -> None: ...
+
     async def introduce(self, session: Session, carrier: Carrier, identity: str | None) -> bool: ...
 
     async def welcome(self, carrier: Carrier, identity: str | None) -> bool: ...
@@ -83,6 +85,7 @@ class RelayRoutes:
         round_trip_s = via.round_trip_s + via.reaches.get(session.name, 0.0)
         try:
             async with asyncio.timeout(max(LEAST_ANSWER_S, 8 * round_trip_s)):
+                await self._host.greet(session, tunnel)
                 used = await self._host.introduce(session, tunnel, None)
         except (OSError, TimeoutError, FrameError) as error:
             log.debug("no way to %s through %s: %s", session.name, via.name, error or "too slow")

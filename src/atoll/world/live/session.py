@@ -60,7 +60,7 @@ class Home(Protocol):
 class Session:
     """The shared state of this node and one peer."""
 
-    def __init__(self, name: str, *, host: Home) -> None:
+    def __init__(self, name: str, *, host: Home, most_strands: int = 1) -> None:
         self.name = name
         self._host = host
         self.life = 0
@@ -79,7 +79,7 @@ class Session:
         """The peer's measurements of its links."""
         self.step_s = 0.0
         """How long the peer's training step takes."""
-        self._ways = {lane: LaneState(lane, name) for lane in LANES}
+        self._ways = {lane: LaneState(lane, name, most_strands) for lane in LANES}
         self._heard_at = 0.0
         self._gap_s = BEAT_S
         self.changed = asyncio.Event()
@@ -115,9 +115,10 @@ class Session:
         """Of how many connections a lane should consist."""
         return self._ways[lane].strand_count.wanted
 
-    def has_too_many_strands(self, lane: Lane) -> None:
+    def cannot_widen(self, lane: Lane) -> None:
         """So many connections could not be opened."""
-        self._ways[lane].strand_count.fails()
+        carrier = self._ways[lane].carrier
+        self._ways[lane].strand_count.fails(len(carrier.strands) if carrier else 1)
 
     def age_s(self, lane: Lane) -> float:
         """How long a lane has had its carrier."""

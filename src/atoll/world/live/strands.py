@@ -6,9 +6,10 @@ numbers, and a strand that is late holds up the others only when their buffers a
 """
 
 import asyncio
+import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from atoll.errors import FrameError
 from atoll.world.base import Buffer
@@ -18,12 +19,17 @@ from atoll.world.live.frames import Head, Kind
 __all__ = ["MOST_STRANDS", "WARM_S", "Strand", "StrandCount", "Strands", "StripedCarrier"]
 
 MOST_STRANDS = 16
+MOST_GROUPS = 2
+"""How many incomplete groups of strands a peer may have."""
+COMPLETE_S = 5.0
+"""The time limit for a group to be complete."""
 MEASURED_S = 2.0
 """How long a lane must have been busy before its rate is known."""
 WARM_S = 3.0
 """How long after it was opened a connection is not measured: it has lost nothing yet."""
 PATIENCE_S = 10.0
 """The same once it is known how many strands to have."""
+MOST_PATIENCE_S = 600.0
 SLOWER = 2.0
 """By this factor a path must have become slower for its strands to be counted again."""
 GAIN = 1.25
@@ -75,6 +81,7 @@ class StripedCarrier(Carrier):
         return self._strands
 
     async def send(self, kind: Kind, number: int = 0, offset: int = 0, payload: Sequence[Buffer] = ()) -> None:
+        """Sends a frame; returns when the system has accepted the one before it on the same strand."""
         before = self._write(kind, number, offset, payload)
         if before is not None and not before.done():
             await asyncio.wait({before})
@@ -112,33 +119,55 @@ class StripedCarrier(Carrier):
             strand.close()
 
 
+@dataclass(slots=True)
+class _Group:
+    """Connections that a peer has opened together, until all of them are there."""
+
+    about: tuple[int, str, int]
+    """Their number, their lane, and the peer's life."""
+    ends: asyncio.TimerHandle
+    carriers: dict[int, Carrier] = field(default_factory=dict)
+
+
 class Strands:
-    """Incoming connections that were opened together, until all of them are there."""
+    """Incoming connections that wait for others that belong to them: for some seconds, and a few for each peer."""
 
     def __init__(self) -> None:
-        self._waiting: dict[tuple[str, str], dict[int, Carrier]] = {}
-        self._complete: dict[tuple[str, str], asyncio.Event] = {}
+        self._groups: dict[tuple[str, str], _Group] = {}
 
-    async def gather(self, name: str, strand: Strand, carrier: Carrier) -> Carrier | None:
-        """Returns all strands as one carrier to the caller with the last of them, once; `None` to the others, when all
-        are there.  The caller gives up after some time.
+    def add(self, name: str, strand: Strand, carrier: Carrier, *, life: int) -> Carrier | None:
+        """Adds a connection of a peer.  Returns all that belong together, as one carrier, when this is the last of
+        them; before that they are closed here if the others do not come.
         """
         if strand.count == 1:
             return carrier
-        key = name, strand.together
-        found, complete = self._waiting.setdefault(key, {}), self._complete.setdefault(key, asyncio.Event())
-        if strand.place in found:
-            raise FrameError(f"strand {strand.place} twice")
-        found[strand.place] = carrier
-        try:
-            if len(found) == strand.count:
-                complete.set()
-                return StripedCarrier([found[place] for place in range(strand.count)])
-            await complete.wait()
-        finally:
-            self._waiting.pop(key, None)
-            self._complete.pop(key, None)
-        return None
+        key, about = (name, strand.together), (strand.count, carrier.lane.value, life)
+        group = self._groups.get(key)
+        if group is None:
+            for old in [each for each in self._groups if each[0] == name][: 1 - MOST_GROUPS]:
+                self._end(old)
+            ends = asyncio.get_running_loop().call_later(COMPLETE_S, self._end, key)
+            group = self._groups[key] = _Group(about, ends)
+        if strand.place in group.carriers or group.about != about:
+            self._end(key)
+            raise FrameError(f"strand {strand.place} of {strand.count} does not fit the others")
+        group.carriers[strand.place] = carrier
+        if len(group.carriers) < strand.count:
+            return None
+        group.ends.cancel()
+        del self._groups[key]
+        return StripedCarrier([group.carriers[place] for place in range(strand.count)])
+
+    def _end(self, key: tuple[str, str]) -> None:
+        group = self._groups.pop(key, None)
+        if group is not None:
+            group.ends.cancel()
+            for carrier in group.carriers.values():
+                carrier.close()
+
+    def close(self) -> None:
+        for key in list(self._groups):
+            self._end(key)
 
 
 class StrandCount:
@@ -146,19 +175,23 @@ class StrandCount:
     later, they are counted again.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MOST_STRANDS) -> None:
         self.wanted = 1
+        self._most = most
         self._before = 0.0
         """The rate with half as many; 0: so many are the first."""
         self._settled: float | None = None
         """The rate when it was found that more are not faster."""
         self._patience_s = MEASURED_S
+        self._again_s = PATIENCE_S
         self._busy_s = 0.0
         self._moved = 0
 
-    def fails(self) -> None:
-        """So many could not be opened."""
-        self.wanted, self._settled = 1, 0.0
+    def fails(self, count: int) -> None:
+        """As many as are wanted could not be opened; there are `count`.  They are counted again after some time."""
+        self.wanted, self._settled = count, math.inf
+        self._busy_s, self._moved = 0.0, 0
+        self._again_s = self._patience_s = min(2 * self._again_s, MOST_PATIENCE_S)
 
     def observe(self, seconds: float, moved: int, *, count: int, round_trip_s: float, tolerates_loss: bool) -> None:
         """Records that a lane with `count` strands was busy, and how many bytes were moved meanwhile.
@@ -180,12 +213,11 @@ class StrandCount:
         self._busy_s, self._moved = 0.0, 0
         if self._settled is not None:
             if rate < self._settled / SLOWER:
-                self._settled, self._before = None, 0.0
+                self._settled, self._before, self._patience_s = None, 0.0, MEASURED_S
             return
-        self._patience_s = MEASURED_S
         may_be_faster = not tolerates_loss or rate / count * round_trip_s >= LONG_FAT_BYTES
         if self._before and rate < GAIN * self._before:
             self.wanted, self._settled = count // 2, self._before
             self._patience_s = PATIENCE_S
-        elif may_be_faster and count < MOST_STRANDS:
+        elif may_be_faster and count < self._most:
             self.wanted, self._before = 2 * count, rate
