@@ -106,9 +106,10 @@ def _row(strategy: str, nodes: list[dict[str, Any]], alone: float) -> tuple[list
     every = int(strategy.partition("every=")[2].split(",")[0]) if "every=" in strategy else 0
     due = [(len(node["steps"]) - node["met"]) // every if every else 0 for node in nodes]
     rounds = [{event.name: event for event in _of(node["events"], Exchanged)} for node in nodes]
-    ends = max(event.at for node in nodes for event in node["events"][-1:])
+    # One of them leaves first, which is no loss.
+    ends = min(event.at for node in nodes for event in node["events"][-1:])
     lost = sum(
-        not event.reachable and event.at < ends - 3 for node in nodes for event in _of(node["events"], ReachChanged)
+        not event.reachable and event.at < ends - 0.5 for node in nodes for event in _of(node["events"], ReachChanged)
     )
     held = sorted(seconds for node in nodes for seconds in node["boundaries"])
     beats = sorted(seconds for node in nodes for seconds in node["beats"])
