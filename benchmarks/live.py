@@ -2,6 +2,7 @@
 
     python -m benchmarks.live exchanges     # all-reduce where bandwidth, where latency, where both count
     python -m benchmarks.live lossy         # 25 MB over a long link that loses packets
+    python -m benchmarks.live strands       # the same without BBR: how many connections bulk takes
     python -m benchmarks.live outages       # links that go away in the middle
     python -m benchmarks.live nodes         # partitions, nodes that are killed, vanish, and are replaced
     python -m benchmarks.live heartbeats    # 200 MB at 10 Mbit/s: who is suspected, and how late heartbeats are
@@ -30,7 +31,7 @@ from atoll.network import Network, load_network, parse_network
 from atoll.report.results import RunResult, read_result
 from atoll.runs import simulate_run
 from atoll.runs.emulated import is_valid, run_emulated
-from atoll.trace import Exchanged, Tested, Waited, read_trace
+from atoll.trace import Exchanged, Tested, Waited, WayMeasured, read_trace
 from atoll.world.emulate.supervisor import CONGESTION, Emulation, emulate
 from atoll.world.faults import parse_faults
 from atoll.world.live.host import best_congestion
@@ -46,7 +47,9 @@ def mesh(count: int, rate_mbps: float, round_trip_ms: float, step_s: float = 1e-
     return parse_network(f"{text}latency_ms = {round_trip_ms / 2}\nrate_mbps = {rate_mbps}", name=f"mesh of {count}")
 
 
-def run(network: Network, program: str, *, faults: str = "", limit_s: float = 300.0, **settings: Any) -> dict[str, Any]:
+def run(
+    network: Network, program: str, *, faults: str = "", limit_s: float = 300.0, congestion: str = "", **settings: Any
+) -> dict[str, Any]:
     """Runs a program of live_nodes.py on all nodes of an emulated network; what each returned, with its `events`."""
     with tempfile.TemporaryDirectory() as folder:
         what = Emulation(
@@ -56,7 +59,7 @@ def run(network: Network, program: str, *, faults: str = "", limit_s: float = 30
             folder=Path(folder),
             faults=parse_faults(faults, network.node_names),
             limit_s=limit_s,
-            congestion=best_congestion() or CONGESTION,  # as nodes on real machines, and Gloo here
+            congestion=congestion or best_congestion() or CONGESTION,  # as nodes on real machines, and Gloo here
         )
         with emulate(what) as running:
             stats = running.wait()
@@ -138,6 +141,22 @@ def lossy(_: argparse.Namespace) -> None:
     print(*row, sep=" | ", flush=True)
     heads = ["Gloo, s", "Atoll, direct", "bytes/rate", "of bytes/rate", "goal"]
     put(DOCUMENT, "lossy", markdown(heads, [row]))
+
+
+def strands(_: argparse.Namespace) -> None:
+    """The same without BBR: exchanges one after the other, while nodes find out how many connections to take."""
+    settings: dict[str, Any] = {"strategy": "allreduce:quantity=gradient,via=direct,patience=1000", "count": 10}
+    network = mesh(2, 100, 80, loss=0.005)
+    found = run(network, "gradients", congestion="cubic", limit_s=600.0, values=25_000_000 // 4, **settings)
+    events = found["0"]["events"]
+    rows = []
+    for event in events:
+        if isinstance(event, Exchanged):
+            ways = [way for way in events if isinstance(way, WayMeasured) and event.since <= way.at <= event.at]
+            counts = sorted({way.connections for way in ways})
+            rows.append([f"{len(rows) + 1}", f"{event.at - event.since:.1f}", ", ".join(map(str, counts)) or "–"])
+            print(*rows[-1], sep=" | ", flush=True)
+    put(DOCUMENT, "strands", markdown(["exchange", "seconds", "connections meanwhile"], rows))
 
 
 # Outages ---
@@ -397,6 +416,7 @@ def _agreement(pairs: list[Any]) -> list[str]:
 PARTS: dict[str, Callable[[argparse.Namespace], None]] = {
     "exchanges": exchanges,
     "lossy": lossy,
+    "strands": strands,
     "outages": outages,
     "nodes": nodes,
     "heartbeats": heartbeats,
