@@ -187,6 +187,11 @@ class Block:
         return Received(examined, mean, kept, missed)
 
     @property
+    def remembers(self) -> bool:
+        """Whether it keeps anything that depends on results that it has accepted, beside what was agreed on."""
+        return self.feedback.kept is not None or not self._ahead.adds
+
+    @property
     def pulls(self) -> bool:
         return self._ahead.pulls
 

@@ -313,12 +313,17 @@ class ModelRounds(Talk):
     def _begin_from(self, held: list[Vector], *, handed: bool = False) -> None:
         """All members continue from `held`.
 
-        Results that were accepted still get into the model, also those after `held`, as those of finished rounds have:
-        what is not sent counts from them.
+        Results after `held` that are not in the model yet are dropped where nothing else depends on them.  Where a
+        node remembers what it has not sent, that counts from them, so they still get into the model, as those of
+        finished rounds have.
         """
         self._driver.begin_from(held, handed=handed)
-        if handed:
-            self._accepted.clear()
+        for _ in range(len(self._accepted)):  # some may get into the model meanwhile, on training's thread
+            found = self._next_accepted()
+            if found is None or handed or found.agreed is None:
+                continue
+            if found.block.agreed is found.agreed.kept or found.block.remembers:
+                self._accepted.append(found)
 
     def _begin_anew(self) -> None:
         if self._steady:
