@@ -149,7 +149,7 @@ def strands(_: argparse.Namespace) -> None:
     network = mesh(2, 100, 80, loss=0.005)
     found = run(network, "gradients", congestion="cubic", limit_s=600.0, values=25_000_000 // 4, **settings)
     events = found["0"]["events"]
-    rows = []
+    rows: list[list[str]] = []
     for event in events:
         if isinstance(event, Exchanged):
             ways = [way for way in events if isinstance(way, WayMeasured) and event.since <= way.at <= event.at]
