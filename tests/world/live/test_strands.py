@@ -130,6 +130,16 @@ def test_strands_are_counted_again_on_a_path_that_has_become_slower() -> None:
     assert found.wanted == MOST_STRANDS
 
 
+def test_what_has_once_made_it_faster_is_not_given_up_for_noise() -> None:
+    found, draw = StrandCount(), random.Random(3)
+    for _ in range(60):
+        found.observe(1.0, int(3e5 * found.wanted), count=found.wanted, round_trip_s=0.08, tolerates_loss=False)
+    for _ in range(600):
+        rate = 3e5 * found.wanted * draw.uniform(0.6, 1.2)
+        found.observe(1.0, int(rate), count=found.wanted, round_trip_s=0.08, tolerates_loss=False)
+        assert found.wanted == MOST_STRANDS
+
+
 @pytest.mark.parametrize(("round_trip_s", "tolerates_loss", "rate"), [(0.001, False, 1e6), (0.08, True, 12e6)])
 def test_one_connection_is_enough(round_trip_s: float, tolerates_loss: bool, rate: float) -> None:  # noqa: FBT001
     """On a short path, or where losses do not matter and little is in flight."""

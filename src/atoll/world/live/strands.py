@@ -221,3 +221,5 @@ class StrandCount:
             self._patience_s = PATIENCE_S
         elif may_be_faster and count < self._most:
             self.wanted, self._before = 2 * count, rate
+        elif count > 1 and count == self._most:
+            self._settled, self._patience_s = rate, PATIENCE_S
