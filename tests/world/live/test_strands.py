@@ -253,6 +253,8 @@ def test_many_nodes_open_many_strands_at_a_time() -> None:
             for name in names[1:]:
                 while len(getattr(hub.sessions[name].direct(Lane.BULK), "strands", ())) != 16:
                     await hub.sessions[name].changed.wait()
+            counts = [len(getattr(each.direct(Lane.BULK), "strands", ())) for each in hub.sessions.values()]
+            assert counts == [16] * 6
 
     asyncio.run(run())
 
